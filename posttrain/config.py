@@ -1,0 +1,394 @@
+"""Every setting. Frozen, unknown keys refused; what changes the result is here, where it runs is not."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from posttrain.errors import ConfigError, ConfigErrors
+
+
+class EngineName(StrEnum):
+    vllm = "vllm"
+    transformers = "transformers"
+
+
+class LossType(StrEnum):
+    """The GRPO losses of TRL 1.16."""
+
+    grpo = "grpo"
+    dr_grpo = "dr_grpo"
+    dapo = "dapo"
+    bnpo = "bnpo"
+    cispo = "cispo"
+    sapo = "sapo"
+    luspo = "luspo"
+    vespo = "vespo"
+
+
+class AdvantageScaling(StrEnum):
+    """What a centred reward is divided by: nothing, the group's or the batch's standard deviation."""
+
+    none = "none"
+    group = "group"
+    batch = "batch"
+
+
+class AdvantageBaseline(StrEnum):
+    """What is subtracted from a reward: the group's mean, or the mean of the other samples (RLOO)."""
+
+    mean = "mean"
+    leave_one_out = "leave_one_out"
+
+
+class ImportanceCorrection(StrEnum):
+    """How the mismatch between sampler and learner is corrected from the stored behaviour logprobs."""
+
+    none = "none"
+    token_truncate = "token_truncate"
+    token_mask = "token_mask"
+    sequence_truncate = "sequence_truncate"
+    sequence_mask = "sequence_mask"
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Settings(BaseModel):
+    """Base of every settings class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_enum_values=False)
+
+
+class DataSettings(Settings):
+    """Which model, prompts and verifier; how a prompt is built."""
+
+    model: str = Field("brackets", min_length=1, description="Hugging Face id, local directory, or `brackets` (the quick-start model)")
+    prompts: str = Field("brackets?size=1024", min_length=1, description="dataset id, .parquet or .jsonl file, or generator?size=…")
+    evaluation_prompts: str = Field("brackets?size=100&seed=1000001", min_length=1, description="held-out prompts, same forms as `prompts`")
+    verifier: str = Field("code", min_length=1, description="verifier of rows that name none")
+    system_prompt: str = Field("", description="system message put before every prompt; empty for none")
+    max_prompt_tokens: int = Field(64, ge=1, description="longer prompts are reported by id and left out")
+    max_completion_tokens: int = Field(48, ge=1)
+    max_model_tokens: int = Field(0, ge=0, description="context of the engine; 0 is prompt + completion")
+    trust_remote_code: bool = False
+
+    @property
+    def context_tokens(self) -> int:
+        return self.max_model_tokens or self.max_prompt_tokens + self.max_completion_tokens
+
+    @model_validator(mode="after")
+    def _context_fits(self) -> Self:
+        needed = self.max_prompt_tokens + self.max_completion_tokens
+        if self.context_tokens < needed:
+            raise ConfigError(
+                "data.max_model_tokens", self.max_model_tokens, f"prompt + completion may take {needed} tokens",
+                f"Set it to {needed} or more, or to 0.",
+            )
+        return self
+
+
+class WarmStartSettings(Settings):
+    """Supervised fine-tuning before GRPO. No demonstrations, no warm start."""
+
+    demonstrations: str = Field("", description="brackets_demonstrations?size=…, or a .jsonl/.parquet of prompt and completion; empty for none")
+    num_steps: int = Field(200, ge=1)
+    batch_size: int = Field(64, ge=1)
+    learning_rate: float = Field(3e-3, gt=0)
+    seed: int = Field(0, ge=0)
+
+
+class RolloutSettings(Settings):
+    """How completions are sampled."""
+
+    engine: EngineName = EngineName.vllm
+    dtype: Dtype = Dtype.float32
+    group_size: int = Field(8, description="completions for each prompt")
+    temperature: float = Field(1.0, gt=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_completion_tokens: int = Field(48, ge=1)
+    max_model_tokens: int = Field(112, ge=2)
+    seed: int = Field(0, ge=0)
+    trust_remote_code: bool = False
+
+
+class VerifySettings(Settings):
+    """Limits of verification."""
+
+    timeout_s: float = Field(2.0, gt=0, description="wall time of one completion")
+    memory_mib: int = Field(256, ge=16, description="memory of one completion's processes")
+    max_completion_characters: int = Field(2_000_000, ge=1, description="longer completions are unparseable")
+    max_error_share: float = Field(0.1, ge=0, le=1, description="above this share of verifier errors the task fails")
+    overlong_buffer_tokens: int = Field(0, ge=0, description="soft penalty for the last tokens before the cap (DAPO eq. 13); 0 is off")
+    sandbox: str = Field("require", pattern="^(require|weak)$", description="`weak` allows rlimits without namespaces; never silently")
+
+
+class AdvantageSettings(Settings):
+    """From the rewards of a group to advantages."""
+
+    scaling: AdvantageScaling = AdvantageScaling.group
+    baseline: AdvantageBaseline = AdvantageBaseline.mean
+
+
+class LearnerSettings(Settings):
+    """The GRPO update."""
+
+    loss_type: LossType = LossType.dapo
+    learning_rate: float = Field(4e-4, gt=0)
+    lr_scheduler: str = Field("constant", pattern="^(constant|linear|cosine|constant_with_warmup)$")
+    warmup_steps: int = Field(0, ge=0)
+    total_steps: int = Field(0, ge=0, description="length of a decaying schedule, all iterations together; 0 is computed from the loop")
+    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.99, ge=0, lt=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    groups_per_step: int = Field(8, ge=1, description="prompt groups in one optimiser step")
+    groups_per_microbatch: int = Field(8, ge=1, description="prompt groups in one forward and backward pass")
+    num_epochs: int = Field(1, ge=1, description="passes over an iteration's rollouts")
+    clip_low: float = Field(0.2, ge=0, lt=1)
+    clip_high: float = Field(0.28, ge=0)
+    kl_coef: float = Field(0.0, ge=0)
+    importance_level: str = Field("token", pattern="^(token|sequence)$", description="`sequence` is GSPO")
+    importance_correction: ImportanceCorrection = ImportanceCorrection.token_truncate
+    importance_cap: float = Field(2.0, gt=0, description="truncation C of the importance weight")
+    mask_truncated: bool = Field(False, description="leave completions that hit the length cap out of the loss")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature; logprobs are taken at it")
+    trainable_parameters: str = Field(".*", description="regular expression of the parameter names that are trained")
+    dtype: Dtype = Dtype.float32
+    gradient_checkpointing: bool = False
+    scaling: AdvantageScaling = AdvantageScaling.group
+    max_completion_tokens: int = Field(48, ge=1)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _microbatches_divide(self) -> Self:
+        if self.groups_per_step % self.groups_per_microbatch:
+            raise ConfigError(
+                "learner.groups_per_microbatch", self.groups_per_microbatch,
+                f"it does not divide groups_per_step = {self.groups_per_step}", "Choose a divisor.",
+            )
+        return self
+
+
+class EvaluationSettings(Settings):
+    """How a policy is measured on the held-out prompts."""
+
+    every: int = Field(2, ge=1, description="iterations between evaluations")
+    num_samples: int = Field(4, ge=1, description="sampled completions for each prompt, beside one greedy")
+    pass_at: tuple[int, ...] = Field((1, 4), description="the k of pass@k")
+    confidence: float = Field(0.95, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> Self:
+        for k in self.pass_at:
+            if not 1 <= k <= self.num_samples:
+                raise ConfigError(
+                    "evaluation.pass_at", k, f"pass@k needs 1 <= k <= num_samples = {self.num_samples}",
+                    "Raise num_samples or drop the k.",
+                )
+        return self
+
+
+class LoopSettings(Settings):
+    """The shape of the run."""
+
+    num_iterations: int = Field(10, ge=1, le=100, description="sample–verify–update cycles; above 100 chain executions")
+    prompts_per_iteration: int = Field(32, ge=1)
+    num_shards: int = Field(2, ge=1, description="parallel chains of one iteration")
+    staleness: int = Field(0, description="rollouts of iteration k use policy k − staleness")
+    max_refill_rounds: int = Field(1, ge=0, le=4, description="times that zero-variance groups are replaced by further prompts")
+    target_pass_rate: float = Field(0.0, ge=0, le=1, description="stop when sampled pass@1 reaches it; 0 never stops")
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _shards_divide(self) -> Self:
+        if self.prompts_per_iteration % self.num_shards:
+            raise ConfigError(
+                "loop.num_shards", self.num_shards, f"it does not divide prompts_per_iteration = {self.prompts_per_iteration}",
+                "Choose a divisor, so that every shard holds the same number of groups.",
+            )
+        return self
+
+
+class TrackingSettings(Settings):
+    """Names under which a run is found. They change no result and no cache key."""
+
+    experiment: str = Field("posttrain", min_length=1)
+    run_name: str = ""
+    keep_last: int = Field(2, ge=1, description="checkpoints kept beside the best one")
+    register_as: str = Field("", description="name in the MLflow model registry; empty registers nothing")
+
+
+class GrpoSettings(Settings):
+    """All settings of the `grpo` workflow; sections hold what one kind of task needs."""
+
+    data: DataSettings = DataSettings()
+    warm_start: WarmStartSettings = WarmStartSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    verify: VerifySettings = VerifySettings()
+    advantage: AdvantageSettings = AdvantageSettings()
+    learner: LearnerSettings = LearnerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    loop: LoopSettings = LoopSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        _check_group(self)
+        _check_staleness(self)
+        _check_shared(self)
+        return self
+
+
+MAX_STALENESS = 4  # beyond it the decoupled loss has not been shown to hold up (AReaL, staleness table)
+
+
+def _check_group(settings: GrpoSettings) -> None:
+    if settings.rollout.group_size < 2:
+        raise ConfigError(
+            "rollout.group_size", settings.rollout.group_size, "a group of one has no baseline: every advantage would be 0",
+            "Use 2 or more; 8 or 16 are common.",
+        )
+
+
+def _check_staleness(settings: GrpoSettings) -> None:
+    staleness = settings.loop.staleness
+    if not 0 <= staleness <= MAX_STALENESS:
+        raise ConfigError("loop.staleness", staleness, f"it must lie between 0 and {MAX_STALENESS}", "0 is synchronous, 1 overlaps.")
+    if staleness > 1 and settings.learner.importance_correction is ImportanceCorrection.none:
+        raise ConfigError(
+            "loop.staleness", staleness, "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
+            "Set learner.importance_correction to token_truncate, or staleness to 1.",
+        )
+
+
+def _check_shared(settings: GrpoSettings) -> None:
+    """Values that several sections need must agree; `resolve` sets them from one place."""
+    pairs = (
+        ("rollout.max_completion_tokens", settings.rollout.max_completion_tokens, settings.data.max_completion_tokens),
+        ("rollout.max_model_tokens", settings.rollout.max_model_tokens, settings.data.context_tokens),
+        ("rollout.trust_remote_code", settings.rollout.trust_remote_code, settings.data.trust_remote_code),
+        ("learner.max_completion_tokens", settings.learner.max_completion_tokens, settings.data.max_completion_tokens),
+        ("learner.temperature", settings.learner.temperature, settings.rollout.temperature),
+        ("learner.scaling", settings.learner.scaling, settings.advantage.scaling),
+    )
+    for field, found, expected in pairs:
+        if found != expected:
+            raise ConfigError(field, found, f"another section says {expected}", "Leave it out: it follows the other section.")
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def parse(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
+    """Builds settings from plain values.
+
+    Raises:
+        ConfigErrors: every wrong field with its value, the reason and the remedy; an unknown key with the nearest name.
+    """
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigErrors([_explain(kind, dict(item)) for item in error.errors()]) from error
+
+
+def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
+    """The effective settings of a launch: defaults, then the flat inputs (`section.field`), then `overrides` (YAML or JSON).
+
+    Values that several sections need (temperature, token limits, seed) are set once and follow everywhere.
+    """
+    values: dict[str, Any] = {}
+    for dotted, value in flat.items():
+        section, field = dotted.split(".")
+        values.setdefault(section, {})[field] = value
+    for section, fields in _load_overrides(overrides).items():
+        if isinstance(fields, Mapping):
+            values.setdefault(section, {}).update(fields)
+        else:
+            values[section] = fields
+    parse(GrpoSettings, _without_shared(values))  # names unknown keys before any value is copied
+    _share(values)
+    return parse(GrpoSettings, values)
+
+
+def _without_shared(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with the shared ones filled in, on a copy."""
+    copy = {section: dict(fields) if isinstance(fields, Mapping) else fields for section, fields in values.items()}
+    _share(copy)
+    return copy
+
+
+def _share(values: dict[str, Any]) -> None:
+    if any(not isinstance(fields, dict) for fields in values.values()):
+        return  # `parse` says so
+    data, rollout = values.setdefault("data", {}), values.setdefault("rollout", {})
+    learner, advantage = values.setdefault("learner", {}), values.setdefault("advantage", {})
+    defaults = DataSettings()
+    prompt = data.get("max_prompt_tokens", defaults.max_prompt_tokens)
+    completion = data.get("max_completion_tokens", defaults.max_completion_tokens)
+    context = data.get("max_model_tokens", 0)
+    if isinstance(prompt, int) and isinstance(completion, int) and isinstance(context, int):
+        rollout.setdefault("max_model_tokens", context or prompt + completion)
+    rollout.setdefault("max_completion_tokens", completion)
+    rollout.setdefault("trust_remote_code", data.get("trust_remote_code", defaults.trust_remote_code))
+    learner.setdefault("max_completion_tokens", completion)
+    learner.setdefault("temperature", rollout.get("temperature", RolloutSettings().temperature))
+    learner.setdefault("scaling", advantage.get("scaling", AdvantageSettings().scaling))
+    seed = values.get("loop", {}).get("seed", 0)
+    for section in (rollout, learner, values.setdefault("warm_start", {})):
+        section.setdefault("seed", seed)
+
+
+def _load_overrides(overrides: str) -> dict[str, Any]:
+    if not overrides.strip():
+        return {}
+    try:
+        loaded = yaml.safe_load(overrides)
+    except yaml.YAMLError as error:
+        raise ConfigError("overrides", overrides, f"not YAML or JSON ({error})", "Example: {learner: {kl_coef: 0.01}}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError("overrides", overrides, "not a mapping of sections", "Example: {learner: {kl_coef: 0.01}}")
+    return loaded
+
+
+def _explain(kind: type[Settings], item: Mapping[str, Any]) -> ConfigError:
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    field = ".".join(str(part) for part in item["loc"]) or kind.__name__
+    if item["type"] == "extra_forbidden":
+        return ConfigError(field, item["input"], "no such setting", _nearest(kind, item["loc"]))
+    return ConfigError(field, item["input"], str(item["msg"]), "Correct the value.")
+
+
+def _nearest(kind: type[Settings], location: tuple[Any, ...]) -> str:
+    for part in location[:-1]:
+        annotation = kind.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            kind = annotation
+    names = list(kind.model_fields)
+    near = difflib.get_close_matches(str(location[-1]), names, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+
+
+def flatten(settings: Settings) -> dict[str, str]:
+    """`section.field` → value as text, for MLflow parameters; lists and mappings as JSON."""
+    flat: dict[str, str] = {}
+    for name, value in settings.model_dump(mode="json").items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{inner}": _text(item) for inner, item in value.items()})
+        else:
+            flat[name] = _text(value)
+    return flat
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)

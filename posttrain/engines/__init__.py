@@ -1,0 +1,1 @@
+"""Engines: token ids in, completions with their sampled logprobs out."""

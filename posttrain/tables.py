@@ -1,0 +1,343 @@
+"""The Arrow schema of every table, and the checks that each must pass.
+
+A table is passed between tasks as one Arrow IPC file. Token ids are the truth from sampler to loss; text is for
+verifiers and people. Columns that can pass 2 GiB in a shard use the 64-bit `large_` types (apache/arrow#44164).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from posttrain.errors import ContractError
+
+TOKEN_IDS = pa.large_list(pa.int32())
+LOGPROBS = pa.large_list(pa.float32())
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+MESSAGES = pa.large_list(pa.struct([("role", pa.string()), ("content", pa.large_string())]))
+VERSION_RUNS = pa.large_list(pa.struct([("version", pa.int32()), ("num_tokens", pa.int32())]))
+
+OUTCOMES = ("pass", "fail", "timeout", "unparseable", "error")
+FINISH_REASONS = ("stop", "length", "aborted")
+
+
+def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+_KEYS = [_field("prompt_id", pa.string()), _field("sample_index", pa.int32())]
+_ROLLOUT_COLUMNS = [
+    *_KEYS,
+    _field("prompt_ids", TOKEN_IDS),
+    _field("completion_ids", TOKEN_IDS),
+    # null as a whole when the sampler reported no usable value for some token: the row is then not trained on
+    _field("behavior_logprobs", LOGPROBS, nullable=True),
+    _field("policy_versions", VERSION_RUNS),
+    _field("finish_reason", pa.string()),
+    _field("completion", pa.large_string()),
+    _field("seed", pa.int64()),
+    _field("engine", pa.string()),
+    _field("started_at", TIMESTAMP),
+    _field("finished_at", TIMESTAMP),
+]
+_VERDICT_COLUMNS = [
+    _field("outcome", pa.string()),
+    _field("reward", pa.float64(), nullable=True),
+    _field("detail", pa.large_string()),
+    _field("seconds", pa.float64()),
+    _field("verifier", pa.string()),
+    _field("verifier_version", pa.string()),
+]
+
+PROMPTS = pa.schema([
+    _field("prompt_id", pa.string()),
+    _field("messages", MESSAGES),
+    _field("prompt_ids", TOKEN_IDS),
+    _field("verifier", pa.string()),
+    _field("answer", pa.large_string()),
+    _field("source", pa.string()),
+])
+ROLLOUTS = pa.schema(_ROLLOUT_COLUMNS)
+VERDICTS = pa.schema([*_KEYS, *_VERDICT_COLUMNS])
+SCORED = pa.schema([
+    *_ROLLOUT_COLUMNS,
+    *_VERDICT_COLUMNS,
+    # null when the completion was not judged: it has no place in the group's baseline
+    _field("advantage", pa.float64(), nullable=True),
+    _field("reference_logprobs", LOGPROBS, nullable=True),
+])
+EVENTS = pa.schema([
+    _field("execution", pa.string(), nullable=True),
+    _field("iteration", pa.int32()),
+    _field("pool", pa.string()),
+    _field("device", pa.string()),
+    _field("phase", pa.string()),
+    _field("started_at", TIMESTAMP),
+    _field("finished_at", TIMESTAMP),
+    _field("tokens", pa.int64()),
+    _field("shard", pa.int32(), nullable=True),
+])
+METRICS = pa.schema([
+    _field("iteration", pa.int32()),
+    _field("step", pa.int32(), nullable=True),
+    _field("name", pa.string()),
+    _field("value", pa.float64()),
+])
+
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "PROMPTS": PROMPTS,
+    "ROLLOUTS": ROLLOUTS,
+    "VERDICTS": VERDICTS,
+    "SCORED": SCORED,
+    "EVENTS": EVENTS,
+    "METRICS": METRICS,
+}
+
+
+def from_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Builds a table of schema `name` from row dictionaries and validates it.
+
+    Every value is converted by the schema's own type, never by the type of the first row: an integer reward becomes
+    1.0, a fraction in an integer column is an error (apache/arrow#35584), a missing key is null (apache/arrow#40124).
+
+    Raises:
+        ContractError: an unknown column, a value that does not fit its type, or a breach that `validate` finds.
+    """
+    schema = SCHEMAS[name]
+    listed = list(rows)
+    for number, row in enumerate(listed):
+        for key in row.keys() - set(schema.names):
+            raise ContractError(name, key, _row_name(listed, number), row[key], "the column is not part of the table")
+    columns = [_column(name, field, [row.get(field.name) for row in listed], listed) for field in schema]
+    return validate(pa.Table.from_arrays(columns, schema=schema), name)
+
+
+def empty(name: str) -> pa.Table:
+    """A table of schema `name` with no rows."""
+    return SCHEMAS[name].empty_table()
+
+
+def validate(table: pa.Table, name: str) -> pa.Table:
+    """Checks that `table` keeps the contract `name` and returns it.
+
+    Raises:
+        ContractError: naming table, column, row and value of the first breach.
+    """
+    schema = SCHEMAS[name]
+    _check_columns(table, name, schema)
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            row = pc.index(pc.is_null(table[field.name]), True).as_py()
+            raise ContractError(name, field.name, _row_of(table, row), None, "the value is null where one is required")
+    _CHECKS.get(name, lambda _: None)(table)
+    return table
+
+
+def concat(name: str, tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all tables in order; with none, an empty table that keeps the schema."""
+    return pa.concat_tables([validate(table, name) for table in tables]) if tables else empty(name)
+
+
+def write_table(table: pa.Table, name: str, path: str | Path, max_batch_bytes: int = 64 << 20) -> Path:
+    """Validates `table` and writes it as an Arrow IPC file, aside first and then renamed: never a half-written shard.
+
+    Raises:
+        ContractError: the table breaks its contract.
+        OSError: the disk is full or not writable; nothing is left at `path`.
+    """
+    validate(table, name)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    rows_per_batch = max(1, int(max_batch_bytes / max(1, table.nbytes / max(1, table.num_rows))))
+    try:
+        with aside.open("wb") as sink:
+            with pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table, max_chunksize=rows_per_batch)
+            sink.flush()
+            os.fsync(sink.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+def read_table(path: str | Path, name: str) -> pa.Table:
+    """Memory-maps an Arrow IPC file and validates it as a table `name`.
+
+    Raises:
+        ContractError: the file is missing, is not an Arrow file, or its table breaks the contract.
+    """
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+    except FileNotFoundError as error:
+        raise ContractError(name, None, None, str(path), "the file has gone", "Run again: the task makes it anew.") from error
+    except pa.ArrowInvalid as error:
+        raise ContractError(name, None, None, str(path), f"not a complete Arrow IPC file ({error})") from error
+    return validate(table, name)
+
+
+def keys(table: pa.Table) -> list[tuple[str, int]]:
+    """The (prompt_id, sample_index) of every row of ROLLOUTS, VERDICTS or SCORED."""
+    return list(zip(table["prompt_id"].to_pylist(), table["sample_index"].to_pylist(), strict=True))
+
+
+def list_lengths(table: pa.Table, column: str) -> np.ndarray:
+    """Lengths of a list column, int64 of shape (num_rows,); a null list counts -1."""
+    return pc.fill_null(pc.list_value_length(table[column]), -1).to_numpy().astype(np.int64)
+
+
+def _column(name: str, field: pa.Field, values: list[Any], rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    try:
+        return _convert(field.type, values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as whole:
+        for number, value in enumerate(values):
+            try:
+                _convert(field.type, [value])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                why = f"the value does not fit {field.type} ({error})"
+                raise ContractError(name, field.name, _row_name(rows, number), value, why) from error
+        raise ContractError(name, field.name, None, None, f"the column does not fit {field.type} ({whole})") from whole
+
+
+def _convert(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    if pa.types.is_integer(kind):
+        for value in values:
+            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+                raise ValueError(f"{value!r} is not an integer")
+    if pa.types.is_floating(kind):
+        for value in values:
+            if isinstance(value, bool):
+                raise ValueError(f"{value!r} is a bool")
+            if isinstance(value, int) and int(float(value)) != value:
+                raise ValueError(f"{value!r} has no exact float64")
+    if pa.types.is_large_list(kind) and not pa.types.is_nested(kind.value_type):
+        return _convert_lists(kind, values)
+    return pa.array(values, type=kind)
+
+
+def _convert_lists(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    """Lists of numbers: numpy arrays take the fast path, integers never lose a fraction."""
+    if pa.types.is_integer(kind.value_type):
+        for value in values:
+            if value is not None and any(isinstance(item, (bool, float)) for item in value):
+                raise ValueError("token ids must be integers")
+    return pa.array(values, type=kind)
+
+
+def _check_columns(table: pa.Table, name: str, schema: pa.Schema) -> None:
+    for missing in [column for column in schema.names if column not in table.column_names]:
+        raise ContractError(name, missing, None, None, "the column is missing")
+    for extra in [column for column in table.column_names if column not in schema.names]:
+        raise ContractError(name, extra, None, None, "the column is not part of the table")
+    for field in schema:
+        if table.schema.field(field.name).type != field.type:
+            found = table.schema.field(field.name).type
+            raise ContractError(name, field.name, None, None, f"the type is {found}, the contract says {field.type}")
+    if table.column_names != schema.names:
+        raise ContractError(name, None, None, table.column_names, f"the columns must stand in the order {schema.names}")
+
+
+def _check_prompts(table: pa.Table) -> None:
+    _check_unique(table, "PROMPTS", ["prompt_id"])
+    _check_none(table, "PROMPTS", "prompt_ids", list_lengths(table, "prompt_ids") == 0, "the prompt has no tokens")
+
+
+def _check_rollouts(table: pa.Table, name: str = "ROLLOUTS") -> None:
+    _check_unique(table, name, ["prompt_id", "sample_index"])
+    lengths = list_lengths(table, "completion_ids")
+    _check_lengths(table, name, "behavior_logprobs", lengths)
+    _check_logprobs(table, name, "behavior_logprobs")
+    _check_member(table, name, "finish_reason", FINISH_REASONS)
+    for row, (runs, length) in enumerate(zip(table["policy_versions"].to_pylist(), lengths, strict=True)):
+        if sum(run["num_tokens"] for run in runs) != length:
+            why = f"the runs must cover the completion's {length} tokens"
+            raise ContractError(name, "policy_versions", _row_of(table, row), runs, why)
+
+
+def _check_verdicts(table: pa.Table, name: str = "VERDICTS") -> None:
+    _check_unique(table, name, ["prompt_id", "sample_index"])
+    _check_member(table, name, "outcome", OUTCOMES)
+    rewards = table["reward"].to_numpy()
+    judged = np.asarray(table["reward"].is_valid())
+    _check_none(table, name, "reward", judged & ~np.isfinite(rewards.astype(float)), "the reward must be finite, or null")
+    errors = np.asarray(pc.equal(table["outcome"], "error"))
+    _check_none(table, name, "reward", errors & judged, "a verifier error carries no reward")
+
+
+def _check_scored(table: pa.Table) -> None:
+    _check_rollouts(table, "SCORED")
+    _check_verdicts(table, "SCORED")
+    advantages = table["advantage"].to_numpy()
+    known = np.asarray(table["advantage"].is_valid())
+    _check_none(table, "SCORED", "advantage", known & ~np.isfinite(advantages.astype(float)), "the advantage must be finite")
+    _check_lengths(table, "SCORED", "reference_logprobs", list_lengths(table, "completion_ids"))
+    _check_logprobs(table, "SCORED", "reference_logprobs")
+
+
+def _check_metrics(table: pa.Table) -> None:
+    values = table["value"].to_numpy().astype(float)
+    _check_none(table, "METRICS", "value", ~np.isfinite(values), "a metric must be finite; leave the point out instead")
+
+
+def _check_unique(table: pa.Table, name: str, columns: list[str]) -> None:
+    seen: set[tuple[Any, ...]] = set()
+    for row, key in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True)):
+        if key in seen:
+            raise ContractError(name, columns[-1], _row_of(table, row), key, "the key appears twice")
+        seen.add(key)
+
+
+def _check_member(table: pa.Table, name: str, column: str, allowed: Sequence[str]) -> None:
+    wrong = pc.invert(pc.is_in(table[column], value_set=pa.array(allowed)))
+    _check_none(table, name, column, np.asarray(wrong), f"the value must be one of {', '.join(allowed)}")
+
+
+def _check_lengths(table: pa.Table, name: str, column: str, lengths: np.ndarray) -> None:
+    found = list_lengths(table, column)
+    for row in np.flatnonzero((found >= 0) & (found != lengths))[:1]:
+        why = f"it has {found[row]} entries for a completion of {lengths[row]} tokens"
+        raise ContractError(name, column, _row_of(table, int(row)), None, why)
+
+
+def _check_logprobs(table: pa.Table, name: str, column: str) -> None:
+    for row, values in enumerate(table[column]):
+        if not values.is_valid:
+            continue
+        flat = values.values
+        numbers = flat.to_numpy(zero_copy_only=False)
+        if flat.null_count or not np.all(np.isfinite(numbers)) or np.any(numbers > 1e-3):
+            bad = next(v for v in flat.to_pylist() if v is None or not math.isfinite(v) or v > 1e-3)
+            raise ContractError(name, column, _row_of(table, row), bad, "a logprob must be finite and at most 0")
+
+
+def _check_none(table: pa.Table, name: str, column: str, wrong: np.ndarray, why: str) -> None:
+    for row in np.flatnonzero(wrong)[:1]:
+        raise ContractError(name, column, _row_of(table, int(row)), table[column][int(row)].as_py(), why)
+
+
+def _row_of(table: pa.Table, row: int) -> str:
+    parts = [f"{column}={table[column][row].as_py()!r}" for column in ("prompt_id", "sample_index") if column in table.column_names]
+    return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _row_name(rows: Sequence[Mapping[str, Any]], row: int) -> str:
+    parts = [f"{column}={rows[row][column]!r}" for column in ("prompt_id", "sample_index") if column in rows[row]]
+    return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+_CHECKS = {
+    "PROMPTS": _check_prompts,
+    "ROLLOUTS": _check_rollouts,
+    "VERDICTS": _check_verdicts,
+    "SCORED": _check_scored,
+    "METRICS": _check_metrics,
+}

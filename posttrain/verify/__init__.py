@@ -1,0 +1,1 @@
+"""Verifiers: a completion and the known answer in, a verdict out."""
