@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -183,7 +184,7 @@ class EvaluationSettings(Settings):
 
     every: int = Field(2, ge=1, description="iterations between evaluations")
     num_samples: int = Field(4, ge=1, description="sampled completions for each prompt, beside one greedy")
-    pass_at: tuple[int, ...] = Field((1, 4), description="the k of pass@k")
+    pass_at: list[int] = Field([1, 4], description="the k of pass@k")
     confidence: float = Field(0.95, gt=0, lt=1)
 
     @model_validator(mode="after")
@@ -316,7 +317,17 @@ def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
             values[section] = fields
     parse(GrpoSettings, _without_shared(values))  # names unknown keys before any value is copied
     _share(values)
-    return parse(GrpoSettings, values)
+    settings = parse(GrpoSettings, values)
+    return settings.model_copy(update={"learner": _with_schedule_length(settings)})
+
+
+def _with_schedule_length(settings: GrpoSettings) -> LearnerSettings:
+    """A constant rate has no length, so that `num_iterations` does not spoil its cache."""
+    learner, loop = settings.learner, settings.loop
+    if learner.total_steps or learner.lr_scheduler.startswith("constant"):
+        return learner
+    steps = math.ceil(loop.prompts_per_iteration / learner.groups_per_step) * learner.num_epochs
+    return learner.model_copy(update={"total_steps": steps * loop.num_iterations})
 
 
 def _without_shared(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ verifiers and people. Columns that can pass 2 GiB in a shard use the 64-bit `lar
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,6 +91,9 @@ METRICS = pa.schema([
     _field("name", pa.string()),
     _field("value", pa.float64()),
 ])
+
+# Measurements of a run, not results of it: two runs with equal ids, logprobs and verdicts are equal.
+_MEASURED_COLUMNS = frozenset({"started_at", "finished_at", "seconds"})
 
 SCHEMAS: Mapping[str, pa.Schema] = {
     "PROMPTS": PROMPTS,
@@ -183,6 +187,15 @@ def read_table(path: str | Path, name: str) -> pa.Table:
     except pa.ArrowInvalid as error:
         raise ContractError(name, None, None, str(path), f"not a complete Arrow IPC file ({error})") from error
     return validate(table, name)
+
+
+def content_hash(table: pa.Table) -> str:
+    """sha256 (hex) of schema and values; the measured columns (clock times, seconds) do not count."""
+    kept = table.select([column for column in table.column_names if column not in _MEASURED_COLUMNS]).combine_chunks()
+    digest = pa.BufferOutputStream()
+    with pa.ipc.new_stream(digest, kept.schema) as writer:
+        writer.write_table(kept)
+    return hashlib.sha256(digest.getvalue()).hexdigest()
 
 
 def keys(table: pa.Table) -> list[tuple[str, int]]:

@@ -55,6 +55,16 @@ class Engine(Protocol):
         """Version of the policy that is being served."""
         ...
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end a completion: the tokenizer's EOS and those of the policy's generation config."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine was closed or died: it then serves nothing any more."""
+        ...
+
     def load_policy(self, directory: Path) -> None:
         """Serves the policy in `directory`, drops every cache of the old one, and checks the fingerprint.
 

@@ -1,0 +1,108 @@
+"""Messages to token ids and back: the only place that tokenises.
+
+Token ids are the truth. What was sampled is never decoded and encoded again (huggingface/trl#5224).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from posttrain.errors import ConfigError
+
+Message = Mapping[str, str]
+_MARKER = "posttrain-marks-this-turn"
+
+
+def encode_messages(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """Prompt ids of a conversation, ending where the completion begins.
+
+    The chat template is applied once, with the generation prompt; a tokenizer without one takes the contents joined by a newline.
+    There is exactly one leading BOS when the template writes one or the tokenizer adds one (OpenRLHF/OpenRLHF#393), else none.
+
+    Raises:
+        ConfigError: the chat template refuses the messages.
+    """
+    return encode_text(tokenizer, render_messages(tokenizer, messages))
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Ids of a text that begins a sequence: with one BOS when the text or the tokenizer begins with one, and never an EOS added."""
+    ids = _encode(tokenizer, text)
+    start = tokenizer.bos_token_id
+    if start is None:
+        return ids
+    rest = ids
+    while rest[:1] == [start]:
+        rest = rest[1:]
+    return [start, *rest] if len(rest) < len(ids) or _prepends(tokenizer, start) else ids
+
+
+def encode_completion(tokenizer: Any, text: str) -> list[int]:
+    """Ids of a completion's text that continues a prompt: no BOS and no EOS added."""
+    return _encode(tokenizer, text)
+
+
+def render_messages(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """The text of a conversation with its generation prompt, as `encode_messages` encodes it.
+
+    Raises:
+        ConfigError: the chat template refuses the messages.
+    """
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return "\n".join(message["content"] for message in messages)
+    try:
+        return tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        roles = [message["role"] for message in messages]
+        raise ConfigError("chat_template", roles, f"the template refuses these roles ({error})", "Change the messages or the model.") from error
+
+
+def decode_completion(tokenizer: Any, completion_ids: Sequence[int], end_ids: Collection[int] | None = None) -> str:
+    """Text of a completion without its final EOS; every other token stays, special ones too. Always valid UTF-8.
+
+    Args:
+        end_ids: what counts as EOS; the tokenizer's own when None.
+    """
+    ends = {tokenizer.eos_token_id} if end_ids is None else end_ids
+    ids = list(completion_ids[:-1] if completion_ids and completion_ids[-1] in ends else completion_ids)
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text.encode("utf-8", errors="replace").decode("utf-8")  # a lone surrogate has no place in Arrow
+
+
+def extend_conversation(
+    tokenizer: Any, prompt_ids: Sequence[int], completion_ids: Sequence[int], new_messages: Sequence[Message],
+) -> list[int]:
+    """Prompt ids of the next turn: prompt ids + sampled ids + encoded new text; earlier text is never encoded again.
+
+    Templates that drop or rewrite earlier reasoning (huggingface/trl#6363) so have no say in what was already sampled: the ids of this
+    turn are always a prefix of the next.
+
+    Raises:
+        ConfigError: the chat template refuses the messages or does not repeat the assistant's content.
+    """
+    tail = _text_after_assistant(tokenizer, new_messages)
+    if completion_ids and completion_ids[-1] in tokenizer.all_special_ids:  # the end of turn was sampled; do not write it twice
+        tail = tail.removeprefix(tokenizer.decode([completion_ids[-1]]))
+    return [*prompt_ids, *completion_ids, *_encode(tokenizer, tail)]
+
+
+def _text_after_assistant(tokenizer: Any, new_messages: Sequence[Message]) -> str:
+    """What the template writes after an assistant's content: end of turn, the new messages, the generation prompt."""
+    conversation = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}, *new_messages]
+    before, marker, tail = render_messages(tokenizer, conversation).partition(_MARKER)
+    if not marker or _MARKER in tail:
+        raise ConfigError(
+            "chat_template", before, "it does not repeat an assistant's content once", "Train single turns, or change the template.",
+        )
+    return tail
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _prepends(tokenizer: Any, start: int) -> bool:
+    return list(tokenizer("a")["input_ids"])[:1] == [start]

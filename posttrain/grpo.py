@@ -1,0 +1,61 @@
+"""The GRPO update as one call: a policy, its trainer state and scored rollouts in; the next policy and state out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from posttrain import policy, tables
+from posttrain.config import Dtype, LearnerSettings
+from posttrain.grpo_learner import Learner
+from posttrain.trainer_state import load_trainer_state, save_trainer_state
+
+ALGORITHM = "grpo"
+
+
+def update_policy(
+    policy_directory: Path,
+    state_directory: Path | None,
+    scored: Sequence[pa.Table],
+    settings: LearnerSettings,
+    *,
+    iteration: int,
+    output_policy: Path,
+    output_state: Path,
+) -> pa.Table:
+    """Trains the policy on the scored rollouts of one iteration and writes its successor (version + 1).
+
+    Args:
+        state_directory: trainer state that the previous update left; None starts with a fresh optimiser.
+        scored: SCORED tables, one for each shard; their order does not matter.
+
+    Returns:
+        METRICS (`train/…`): per optimiser step, counted over all iterations from 0, and per iteration (step null).
+
+    Raises:
+        PolicyError: policy or state is incomplete, altered or of another model.
+        ContractError: a table breaks its contract, a row appears twice, or reference logprobs are missing.
+        TrainingError: loss or gradient is not finite; nothing is written.
+        InfrastructureError: the state cannot be written; what was there before is intact.
+    """
+    rows = tables.validate(tables.concat("SCORED", scored), "SCORED")  # again as a whole: a key may repeat across shards
+    manifest = policy.read_manifest(policy_directory)
+    learner = _load_learner(policy_directory, state_directory, settings)
+    metrics = learner.update(rows, iteration)
+    save_trainer_state(learner.state, output_state)
+    policy.write_policy(
+        learner.model, learner.tokenizer, output_policy,
+        version=manifest.version + 1, parent=manifest.hash, algorithm=ALGORITHM, iteration=iteration,
+    )
+    return metrics
+
+
+def _load_learner(policy_directory: Path, state_directory: Path | None, settings: LearnerSettings) -> Learner:
+    # float32 master weights whatever the compute dtype: small steps would vanish in bfloat16
+    model = policy.load_model(policy_directory, Dtype.float32.value)
+    learner = Learner(model, policy.load_tokenizer(policy_directory), settings)
+    if state_directory is not None:
+        learner.resume(load_trainer_state(state_directory, learner.shapes))
+    return learner

@@ -1,0 +1,171 @@
+"""A policy in training, in memory: model, optimiser, random generators and cursor, updated one iteration at a time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from posttrain import random_state, tables
+from posttrain.config import ImportanceCorrection, LearnerSettings, LossType
+from posttrain.errors import ConfigError
+from posttrain.grpo_metrics import metric_rows
+from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
+from posttrain.trainer_state import DataCursor, TrainerState, optimizer_moments, restore_moments
+
+SEQUENCE_CORRECTIONS = (ImportanceCorrection.sequence_truncate, ImportanceCorrection.sequence_mask)
+
+
+def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
+    """name → parameter of those whose name `pattern` is found in; all others are frozen.
+
+    Raises:
+        ConfigError: not a regular expression, or it matches nothing.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError("learner.trainable_parameters", pattern, f"not a regular expression ({error})", "Correct it.") from error
+    found: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(expression.search(name) is not None)
+        if parameter.requires_grad:
+            found[name] = parameter
+    if not found:
+        names = ", ".join(name for name, _ in list(model.named_parameters())[:4])
+        raise ConfigError("learner.trainable_parameters", pattern, "no parameter matches, nothing would train", f"Names are {names}, …")
+    return found
+
+
+class Learner:
+    """Owns `model`, which `update` trains in place. Optimiser and generators live on from update to update."""
+
+    def __init__(self, model: Any, tokenizer: Any, settings: LearnerSettings) -> None:
+        """
+        Args:
+            model: transformers causal language model with float32 weights.
+            tokenizer: its tokenizer; only the pad id is used.
+
+        Raises:
+            ConfigError: `trainable_parameters` matches nothing, or settings that exclude each other.
+        """
+        _check_settings(settings)
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.parameters = trained_parameters(model, settings.trainable_parameters)
+        self.optimizer = _build_optimizer(self.parameters.values(), settings)
+        self.cursor = DataCursor()
+        self._random: random_state.RandomState | None = None
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """name → shape of the trained parameters."""
+        return {name: tuple(parameter.shape) for name, parameter in self.parameters.items()}
+
+    @property
+    def state(self) -> TrainerState:
+        """Everything that the next update needs besides the model."""
+        moments = optimizer_moments(self.optimizer, self.parameters)
+        return TrainerState(self.shapes, moments, self._random or random_state.capture(), self.cursor)
+
+    def resume(self, state: TrainerState) -> None:
+        """Goes on from a state that `load_trainer_state` has checked against `shapes`."""
+        restore_moments(self.optimizer, self.parameters, state.moments)
+        self._random, self.cursor = state.random, state.cursor
+
+    def update(self, scored: pa.Table, iteration: int) -> pa.Table:
+        """Trains on the rows of one iteration and returns METRICS.
+
+        Per-step rows carry the optimiser step counted over all iterations from 0. Without a trainable row nothing changes
+        but the cursor, and the metrics say so.
+
+        Raises:
+            TrainingError: loss or gradient is not finite; the model in memory is then not to be used.
+            ContractError: a row lacks the reference logprobs that kl_coef needs.
+            ConfigError: a decaying schedule would be over before the iteration is.
+        """
+        groups = trained_groups(scored, self.settings)
+        num_rows = sum(len(group) for group in groups)
+        epochs = plan_epochs(groups, self.settings, iteration)
+        rows = metric_rows(_row_metrics(scored, self.settings) | {"train/num_groups_trained": len(groups)}, iteration, None)
+        num_steps = epochs[-1][-1].step + 1 if groups else 0
+        rows += metric_rows({"train/num_steps": num_steps}, iteration, None)
+        if groups:
+            sampler_metrics, step_metrics = self._train(epochs)
+            rows += metric_rows(sampler_metrics, iteration, None)
+        else:
+            step_metrics = [{"train/loss": 0.0, "train/grad_norm": 0.0}]
+        for step, values in enumerate(step_metrics, self.cursor.num_steps):
+            rows += metric_rows(values, iteration, step)
+        self.cursor = DataCursor(iteration, self.cursor.num_steps + num_steps, self.cursor.num_rows + num_rows)
+        return tables.from_rows("METRICS", rows)
+
+    def _train(self, epochs: Sequence[Sequence[Microbatch]]) -> tuple[Mapping[str, float], Sequence[Mapping[str, float]]]:
+        from posttrain.grpo_trainer import recorded_trainer
+
+        num_steps = epochs[-1][-1].step + 1
+        corrected = self.settings.importance_correction is not ImportanceCorrection.none
+        scheduler = _build_scheduler(self.optimizer, self.settings, self.cursor.num_steps, num_steps)
+        optimizers = (self.optimizer, scheduler)
+        with random_state.untouched(), recorded_trainer(self.model, self.tokenizer, self.settings, optimizers, epochs) as trainer:
+            if self._random is not None:
+                random_state.restore(self._random)
+            if corrected or num_steps > 1:
+                trainer.record_old_logprobs()
+            trainer.train()
+            self._random = random_state.capture()
+        return trainer.sampler_metrics, trainer.step_metrics
+
+
+def _check_settings(settings: LearnerSettings) -> None:
+    if settings.loss_type is LossType.vespo and settings.importance_correction in SEQUENCE_CORRECTIONS:
+        raise ConfigError(
+            "learner.importance_correction", settings.importance_correction.value, "vespo weighs whole sequences by itself",
+            "Choose token_truncate or token_mask.",
+        )
+
+
+def _build_optimizer(parameters: Any, settings: LearnerSettings) -> Any:
+    """AdamW; only matrices decay, not norms and biases."""
+    import torch
+
+    listed = list(parameters)
+    groups = [
+        {"params": [parameter for parameter in listed if parameter.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [parameter for parameter in listed if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas)
+
+
+def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: int, num_steps: int) -> Any:
+    """The schedule at step `num_steps_done` of `total_steps`: the rate depends on settings and step alone."""
+    from transformers import get_scheduler
+
+    total = settings.total_steps
+    if settings.lr_scheduler in ("linear", "cosine") and num_steps_done + num_steps > total:
+        raise ConfigError(
+            "learner.total_steps", total, f"the {settings.lr_scheduler} schedule ends before step {num_steps_done + num_steps}",
+            "Set it to the optimiser steps of all iterations together.",
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = settings.learning_rate
+    scheduler: Any = get_scheduler(settings.lr_scheduler, optimizer, num_warmup_steps=settings.warmup_steps, num_training_steps=total)
+    scheduler.last_epoch = num_steps_done
+    for group, base, schedule in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group["lr"] = base * schedule(num_steps_done)
+    return scheduler
+
+
+def _row_metrics(scored: pa.Table, settings: LearnerSettings) -> dict[str, float]:
+    reasons = left_out_reasons(scored, settings)
+    counts = Counter(reasons)
+    lengths = tables.list_lengths(scored, "completion_ids")
+    metrics: dict[str, float] = {f"train/num_rows_{reason}": counts[reason] for reason in REASONS}
+    metrics["train/num_rows_left_out"] = len(reasons) - counts[None]
+    metrics["train/num_rows_trained"] = counts[None]
+    if len(lengths):  # of every completion, also those left out: a mask must not hide how long they are
+        metrics["train/completion_tokens_mean"] = float(lengths.mean())
+    return metrics

@@ -1,0 +1,148 @@
+"""Which rows of SCORED are trained on, and in which order: groups → microbatches → optimiser steps → epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from posttrain import tables
+from posttrain.advantages import batch_scale
+from posttrain.config import AdvantageScaling, LearnerSettings
+from posttrain.errors import ContractError
+
+ABSTAINED = "abstained"  # not judged
+ZERO_VARIANCE = "zero_variance"  # the whole group has advantage 0
+UNKNOWN_LOGPROBS = "unknown_logprobs"  # the sampler reported no usable logprob for some token
+TRUNCATED = "truncated"  # cut off, and mask_truncated is on
+EMPTY = "empty"  # no tokens
+REASONS = (ABSTAINED, ZERO_VARIANCE, UNKNOWN_LOGPROBS, TRUNCATED, EMPTY)
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One completion as the update sees it. Arrays: int64 ids (P,) and (T,), float32 logprobs (T,)."""
+
+    prompt_id: str
+    sample_index: int
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+    behavior_logprobs: np.ndarray
+    reference_logprobs: np.ndarray | None
+    advantage: float
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.prompt_id, self.sample_index
+
+
+Group = tuple[TrainingRow, ...]
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Rows of one forward and backward pass, and the size of the optimiser step that they are a part of."""
+
+    rows: Group
+    step: int
+    step_num_rows: int
+    step_num_tokens: int
+    step_num_microbatches: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.completion_ids) for row in self.rows)
+
+    @property
+    def row_share(self) -> float:
+        """By how much a mean over these rows must be scaled so that the step's microbatches add up to a mean over all."""
+        return len(self.rows) * self.step_num_microbatches / self.step_num_rows
+
+
+def left_out_reasons(scored: pa.Table, settings: LearnerSettings) -> list[str | None]:
+    """Why each row is not trained on, None for those that are. Truncation is what the engine recorded, never a token."""
+    advantages = scored["advantage"].to_pylist()
+    with_signal = {name for name, value in zip(scored["prompt_id"].to_pylist(), advantages, strict=True) if value}
+    columns = zip(
+        scored["prompt_id"].to_pylist(), advantages, scored["behavior_logprobs"].is_valid().to_pylist(),
+        scored["finish_reason"].to_pylist(), tables.list_lengths(scored, "completion_ids").tolist(), strict=True,
+    )
+    return [_reason(name in with_signal, *rest, mask_truncated=settings.mask_truncated) for name, *rest in columns]
+
+
+def _reason(
+    has_signal: bool, advantage: float | None, has_logprobs: bool, finish_reason: str, length: int, *, mask_truncated: bool,
+) -> str | None:
+    if advantage is None:
+        return ABSTAINED
+    if not has_signal:
+        return ZERO_VARIANCE
+    if not has_logprobs:
+        return UNKNOWN_LOGPROBS
+    if mask_truncated and finish_reason != "stop":
+        return TRUNCATED
+    return None if length else EMPTY
+
+
+def trained_groups(scored: pa.Table, settings: LearnerSettings) -> list[Group]:
+    """The rows that are trained on, by prompt and sample index, so that the order of shards does not matter.
+
+    Raises:
+        ContractError: kl_coef > 0 and a row has no reference logprobs.
+    """
+    kept = [row for row, reason in enumerate(left_out_reasons(scored, settings)) if reason is None]
+    scale = batch_scale(scored) if settings.scaling is AdvantageScaling.batch else 1.0
+    groups: dict[str, list[TrainingRow]] = {}
+    for values in sorted(scored.take(pa.array(kept, pa.int64())).to_pylist(), key=lambda row: (row["prompt_id"], row["sample_index"])):
+        row = _training_row(values, scale)
+        if settings.kl_coef and row.reference_logprobs is None:
+            remedy = "Run add_reference_logprobs with the same settings first."
+            raise ContractError("SCORED", "reference_logprobs", str(row.key), None, "kl_coef > 0 needs them on every trained row", remedy)
+        groups.setdefault(row.prompt_id, []).append(row)
+    return [tuple(rows) for rows in groups.values()]
+
+
+def _training_row(values: Mapping[str, Any], scale: float) -> TrainingRow:
+    reference = values["reference_logprobs"]
+    return TrainingRow(
+        prompt_id=values["prompt_id"],
+        sample_index=values["sample_index"],
+        prompt_ids=np.asarray(values["prompt_ids"], np.int64),
+        completion_ids=np.asarray(values["completion_ids"], np.int64),
+        behavior_logprobs=np.asarray(values["behavior_logprobs"], np.float32),
+        reference_logprobs=None if reference is None else np.asarray(reference, np.float32),
+        advantage=values["advantage"] / scale,
+    )
+
+
+def plan_epochs(groups: Sequence[Group], settings: LearnerSettings, iteration: int) -> list[list[Microbatch]]:
+    """Microbatches of every epoch in training order; seed and iteration alone decide the order of the groups.
+
+    Every step takes `groups_per_step` groups, the last one of an epoch what is left.
+    """
+    order = np.random.default_rng([settings.seed, iteration])
+    epochs: list[list[Microbatch]] = []
+    step = 0
+    for _ in range(settings.num_epochs):
+        shuffled = [groups[number] for number in order.permutation(len(groups))]
+        epoch: list[Microbatch] = []
+        for step_groups in _chunks(shuffled, settings.groups_per_step):
+            epoch.extend(_step_microbatches(step_groups, settings.groups_per_microbatch, step))
+            step += 1
+        epochs.append(epoch)
+    return epochs
+
+
+def _step_microbatches(groups: Sequence[Group], groups_per_microbatch: int, step: int) -> list[Microbatch]:
+    parts = [tuple(row for group in part for row in group) for part in _chunks(groups, groups_per_microbatch)]
+    rows = [row for part in parts for row in part]
+    num_tokens = sum(len(row.completion_ids) for row in rows)
+    return [Microbatch(part, step, len(rows), num_tokens, len(parts)) for part in parts]
+
+
+def _chunks(groups: Sequence[Group], size: int) -> Iterator[Sequence[Group]]:
+    for start in range(0, len(groups), size):
+        yield groups[start : start + size]

@@ -1,0 +1,142 @@
+"""Prompts of any source → the PROMPTS table: chat template applied once, ids kept, answers checked before anything is generated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from posttrain import tables
+from posttrain.config import DataSettings, VerifySettings
+from posttrain.errors import ConfigError, ContractError
+from posttrain.prompt_sources import Message, RawPrompt, read_prompts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from posttrain.verify.base import Verifier
+
+NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class RejectedPrompt:
+    """A prompt that was left out, and why."""
+
+    prompt_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoadedPrompts:
+    """The PROMPTS table and every prompt that is not in it."""
+
+    table: pa.Table
+    rejected: tuple[RejectedPrompt, ...]
+
+
+def load_prompts(source: str, tokenizer: PreTrainedTokenizerBase, data: DataSettings) -> LoadedPrompts:
+    """Reads `source`, encodes every prompt and checks every answer against its verifier.
+
+    Sources:
+        `brackets?size=…&seed=…` (verifier `code`); `reasoning_gym:chain_sum?size=…&seed=…&any_generator_option=…`; the path of
+        a .jsonl or .parquet file; else a Hugging Face dataset id `?split=train&config=main&prompt_column=…&answer_column=…`.
+
+    The verifier of a row is its own column `verifier`, else `data.verifier`. The answer of reasoning-gym prompts is
+    `{"dataset", "entry"}` when that verifier is `reasoning_gym`, else the answer's text. A row's own system message goes
+    before `data.system_prompt`. A prompt that is empty or longer than `data.max_prompt_tokens` is rejected, never truncated.
+
+    Raises:
+        ConfigError: an unusable source or option, an unknown verifier, an answer of the wrong shape (names the prompt),
+            or no prompt left (says how many were rejected and why).
+        ContractError: a row of another shape, or a prompt_id that occurs twice.
+        InfrastructureError: the dataset host cannot be reached.
+    """
+    raw = read_prompts("data.prompts", source, data)
+    _check_ids(raw, source)
+    _check_answers(raw)
+    rows: list[dict[str, Any]] = []
+    rejected: list[RejectedPrompt] = []
+    for prompt in raw:
+        encoded = _encode(prompt, tokenizer, data)
+        if isinstance(encoded, str):
+            rejected.append(RejectedPrompt(prompt.prompt_id, encoded))
+        else:
+            rows.append(encoded)
+    if not rows:
+        raise ConfigError("data.prompts", source, f"no prompt is left{_why(rejected)}", "Give prompts, or raise data.max_prompt_tokens.")
+    return LoadedPrompts(tables.from_rows("PROMPTS", rows), tuple(rejected))
+
+
+def _encode(prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, data: DataSettings) -> dict[str, Any] | str:
+    """A PROMPTS row, or the reason why the prompt is rejected."""
+    from posttrain import chat
+
+    if not prompt.messages[-1]["content"].strip():
+        return "the text is empty"
+    if not _is_unicode(prompt.messages):
+        return "the text has a lone surrogate, which is not Unicode"
+    messages = _with_system(prompt.messages, data.system_prompt)
+    prompt_ids = chat.encode_messages(tokenizer, list(messages))
+    if len(prompt_ids) > data.max_prompt_tokens:
+        return f"{len(prompt_ids)} tokens are more than data.max_prompt_tokens = {data.max_prompt_tokens}"
+    return {
+        "prompt_id": prompt.prompt_id, "messages": list(messages), "prompt_ids": prompt_ids,
+        "verifier": prompt.verifier, "answer": _as_json(prompt), "source": prompt.source,
+    }
+
+
+def _with_system(messages: tuple[Message, ...], system_prompt: str) -> tuple[Message, ...]:
+    if not system_prompt or messages[0]["role"] == "system":
+        return messages
+    return ({"role": "system", "content": system_prompt}, *messages)
+
+
+def _is_unicode(messages: Sequence[Message]) -> bool:
+    try:
+        for message in messages:
+            (message["role"] + message["content"]).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_json(prompt: RawPrompt) -> str:
+    try:
+        # ASCII, so that a lone surrogate in an answer survives as an escape
+        return json.dumps(prompt.answer, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        row = f"prompt_id={prompt.prompt_id!r}"
+        raise ContractError("PROMPTS", "answer", row, prompt.answer, f"JSON cannot hold the answer ({error})") from error
+
+
+def _check_ids(raw: Sequence[RawPrompt], source: str) -> None:
+    seen: set[str] = set()
+    for number, prompt in enumerate(raw):
+        if prompt.prompt_id in seen:
+            raise ContractError(source, "prompt_id", str(number), prompt.prompt_id, "the id occurs twice", "Make the ids distinct.")
+        seen.add(prompt.prompt_id)
+
+
+def _check_answers(raw: Sequence[RawPrompt]) -> None:
+    from posttrain.verify.registry import create_verifier
+
+    verifiers: dict[str, Verifier] = {}
+    for prompt in raw:
+        if prompt.verifier not in verifiers:
+            verifiers[prompt.verifier] = create_verifier(prompt.verifier, VerifySettings())
+        try:
+            verifiers[prompt.verifier].check_answer(prompt.answer)
+        except ConfigError as error:
+            why = f"prompt {prompt.prompt_id!r}, verifier {prompt.verifier!r}: {error.why}"
+            raise ConfigError("data.prompts: answer", error.value, why, error.remedy) from error
+
+
+def _why(rejected: Sequence[RejectedPrompt]) -> str:
+    if not rejected:
+        return ": the source is empty"
+    shown = "; ".join(f"{prompt.prompt_id!r}: {prompt.reason}" for prompt in rejected[:NUM_SHOWN])
+    return f": all {len(rejected)} were rejected ({shown}{'; …' if len(rejected) > NUM_SHOWN else ''})"

@@ -1,0 +1,78 @@
+"""The learning curve as numbers, as a sentence and as lines for the terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+SAMPLED = "eval/pass_at_1"
+GREEDY = "eval/greedy_pass_rate"
+BAR_CHARACTERS = 40
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A pass rate and its interval at one iteration."""
+
+    iteration: int
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{percent(self.value)} ({self.low * 100:.0f}–{self.high * 100:.0f})"
+
+
+def percent(share: float) -> str:
+    """0.8512 → 85 %; one digit more where rounding would claim 0 or 100 %."""
+    rounded = f"{share * 100:.0f}"
+    exact = rounded not in ("0", "100") or share in (0.0, 1.0)
+    return f"{rounded if exact else f'{share * 100:.1f}'} %"
+
+
+def rates(metrics: pa.Table, name: str) -> list[Rate]:
+    """The evaluated iterations of one pass rate in order; without interval rows the interval is the value itself."""
+    by_iteration: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    wanted = (name, f"{name}_low", f"{name}_high")
+    for row in metrics.to_pylist():
+        if row["name"] in wanted:
+            by_iteration[row["iteration"]][row["name"].removeprefix(name)] = row["value"]
+    found: list[Rate] = []
+    for iteration, values in sorted(by_iteration.items()):
+        if "" in values:
+            found.append(Rate(iteration, values[""], values.get("_low", values[""]), values.get("_high", values[""])))
+    return found
+
+
+def describe_change(label: str, curve: list[Rate]) -> str:
+    """`sampled pass rate rose from 34 % (29–39) to 85 % (81–89)`, and says so when the intervals overlap."""
+    first, last = curve[0], curve[-1]
+    if len(curve) == 1:
+        return f"{label} is {first}"
+    if last.low <= first.high and first.low <= last.high:
+        return f"{label} went from {first} to {last}, a change within the intervals"
+    return f"{label} {'rose' if last.value > first.value else 'fell'} from {first} to {last}"
+
+
+def ascii_curve(metrics: pa.Table) -> str:
+    """The learning curve for a terminal: a bar, the pass rate, its interval and the greedy rate for each evaluation.
+
+    In the bar `#` reaches to the lower bound and `=` spans the interval.
+    """
+    curve = rates(metrics, SAMPLED)
+    if not curve:
+        return "no evaluation yet"
+    greedy = {rate.iteration: rate for rate in rates(metrics, GREEDY)}
+    lines = [f"{'iteration':>9}  {'held-out pass rate, sampled':<{BAR_CHARACTERS + 2}}  {'rate':>6}  {'interval':<13}  greedy"]
+    for rate in curve:
+        other = percent(greedy[rate.iteration].value) if rate.iteration in greedy else "-"
+        interval = f"{rate.low * 100:.0f} to {rate.high * 100:.0f} %"
+        lines.append(f"{rate.iteration:>9}  [{_bar(rate)}]  {percent(rate.value):>6}  {interval:<13}  {other:>6}")
+    return "\n".join(lines)
+
+
+def _bar(rate: Rate) -> str:
+    low, high = (round(bound * BAR_CHARACTERS) for bound in (rate.low, rate.high))
+    return ("#" * low + "=" * (high - low)).ljust(BAR_CHARACTERS, ".")

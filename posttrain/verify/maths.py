@@ -1,0 +1,108 @@
+r"""Judges mathematical answers with math-verify, in the sandbox, where a power tower costs its time limit and nothing else.
+
+Which part of a completion is its answer:
+- the content of the last complete \boxed{…} or \fbox{…}, with nested braces; earlier boxes are taken as retracted;
+- with only a box that is never closed (a completion cut off): no answer, `unparseable`;
+- without any box: what math-verify finds last in the final 4,000 characters ("the final answer is …" before others).
+
+What the library leaves open is decided here (math-verify's own behaviour changes between versions):
+- `2 2/3` is the mixed number 8/3; `4 10/3` is no number; Unicode minus signs are minus signs;
+- 28%, 28 percent and 0.28 are equal; 28 equals 28% only if the question asks "what percent";
+- units are ignored when math-verify knows them; an unevaluated sum such as 1+1 counts as its value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from posttrain.config import VerifySettings
+from posttrain.verify import verdicts
+from posttrain.verify.answers import is_number, refuse
+from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.last_number import MINUS_SIGNS
+from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
+from posttrain.verify.scorers import judge_report, scorer_sandbox
+
+MAX_BOX_CHARACTERS = 2_000
+MAX_TAIL_CHARACTERS = 4_000
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_MIXED = re.compile(r"(?<![\w.,/^])(?P<whole>[0-9]{1,9})[ \u00a0]+(?P<top>[0-9]{1,9})\s*/\s*(?P<bottom>[0-9]{1,9})(?![0-9/])")
+_NO_NUMBER = r"$\text{notanumber}$"
+_ASKS_PERCENT = re.compile(r"\b(?:what|which|how many)\s+per\s?cent|\b(?:as a|in)\s+per\s?cent", re.IGNORECASE)
+
+
+class MathsVerifier:
+    """The answer is a number or a text in LaTeX or plain notation. Reward 1.0 or 0.0."""
+
+    name = "maths"
+    version = "1"
+
+    def __init__(self, settings: VerifySettings) -> None:
+        self._settings = settings
+        self._limits = SandboxLimits(memory_mib=settings.memory_mib, cpu_s=math.ceil(settings.timeout_s) + 1)
+
+    def check_answer(self, answer: Any) -> None:
+        """Raises ConfigError for anything but a number or a text that is not blank."""
+        if is_number(answer) or (isinstance(answer, str) and answer.strip()):
+            return
+        raise refuse("answer", answer, "it is neither a number nor a text", r'Give the value, such as "\\frac{8}{3}" or 12.')
+
+    def verify(self, requests: Sequence[VerificationRequest]) -> list[Verdict]:
+        """One verdict for each request, in order.
+
+        Raises:
+            VerificationError: the sandbox cannot isolate programs on this machine.
+        """
+        with scorer_sandbox("posttrain.verify.maths_check", self._limits, self._settings, len(requests)) as sandbox:
+            judge = verdicts.guarded(self.check_answer, lambda request: self._judge(sandbox, request))
+            return verdicts.collect(sandbox.map(judge, requests), requests, self.name)
+
+    def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
+        answer = str(request.answer)
+        boxed = last_box(request.completion)
+        if boxed is None and _BOX.search(request.completion):
+            return verdicts.unparseable("the box is never closed")
+        found = request.completion[-MAX_TAIL_CHARACTERS:] if boxed is None else boxed
+        if boxed is not None and len(boxed) > MAX_BOX_CHARACTERS:
+            return verdicts.unparseable(f"the boxed answer is longer than {MAX_BOX_CHARACTERS} characters")
+        if not found.strip():
+            return verdicts.unparseable("the completion holds no answer")
+        job = {
+            "expected": normalise(last_box(answer) or answer),
+            "found": normalise(found),
+            "boxed": boxed is not None,
+            "asks_percent": bool(_ASKS_PERCENT.search(request.prompt)),
+        }
+        return judge_report(sandbox.execute(job, "", self._settings.timeout_s), self._settings.timeout_s)
+
+
+def last_box(text: str) -> str | None:
+    r"""The content of the last \boxed or \fbox whose braces close, or None."""
+    for match in reversed(list(_BOX.finditer(text))):
+        end = _closing_brace(text, match.end())
+        if end is not None:
+            return text[match.end() : end]
+    return None
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    r"""Where the brace opened just before `start` closes; \{ and \} do not count."""
+    depth = 1
+    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.start()
+    return None
+
+
+def normalise(text: str) -> str:
+    """Plain minus signs; mixed numbers as fractions."""
+    return _MIXED.sub(_as_fraction, text.translate({ord(sign): "-" for sign in MINUS_SIGNS}))
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    whole, top, bottom = (int(match[name]) for name in ("whole", "top", "bottom"))
+    return f"{whole * bottom + top}/{bottom}" if 0 < top < bottom else _NO_NUMBER

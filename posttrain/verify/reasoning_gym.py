@@ -1,0 +1,80 @@
+"""Judges answers to reasoning-gym questions with the generator's own scorer, in the sandbox.
+
+The answer is {"dataset": name, "entry": the generated item}. Scored is the content of the last <answer>…</answer> of the
+completion, or without one the whole completion. The reward is the score; from 0.99 on the outcome is `pass`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from posttrain.config import VerifySettings
+from posttrain.verify import verdicts
+from posttrain.verify.answers import refuse, require_keys
+from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
+from posttrain.verify.scorers import judge_report, scorer_sandbox
+
+_EVALUATES = "its scorer evaluates the completion's text as code, so the completion could set its own score"
+_REFUSED = {
+    **dict.fromkeys(
+        (
+            "countdown", "puzzle24", "polynomial_multiplication", "simple_integration", "intermediate_integration",
+            "string_insertion", "spiral_matrix", "binary_matrix", "n_queens",
+        ),
+        _EVALUATES,
+    ),
+    "game_of_life_halting": "its scorer gives full reward to any text",
+}  # fmt: skip
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_REMEDY = 'Use {"dataset": "chain_sum", "entry": {"question": …, "answer": …, "metadata": {…}}}, as the generator made it.'
+
+
+class ReasoningGymVerifier:
+    """See the module."""
+
+    name = "reasoning_gym"
+    version = "1"
+
+    def __init__(self, settings: VerifySettings) -> None:
+        self._settings = settings
+        self._limits = SandboxLimits(memory_mib=settings.memory_mib, cpu_s=math.ceil(settings.timeout_s) + 1)
+        self._known: frozenset[str] = frozenset()
+
+    def check_answer(self, answer: Any) -> None:
+        """Raises ConfigError for a wrong shape, an unknown generator, or one whose scorer cannot be trusted."""
+        name, entry = (require_keys(answer, ("dataset", "entry"), _REMEDY)[key] for key in ("dataset", "entry"))
+        if not isinstance(name, str) or name not in self._datasets():
+            raise refuse("answer.dataset", name, "reasoning-gym has no such generator", _REMEDY)
+        if name in _REFUSED:
+            raise refuse("answer.dataset", name, _REFUSED[name], "Choose another generator, or judge its answers with exact.")
+        if not isinstance(entry, dict) or not {"question", "answer", "metadata"} <= entry.keys():
+            raise refuse("answer.entry", entry, "it is not an item with question, answer and metadata", _REMEDY)
+
+    def verify(self, requests: Sequence[VerificationRequest]) -> list[Verdict]:
+        """One verdict for each request, in order.
+
+        Raises:
+            VerificationError: the sandbox cannot isolate programs on this machine.
+        """
+        with scorer_sandbox("posttrain.verify.reasoning_gym_check", self._limits, self._settings, len(requests)) as sandbox:
+            judge = verdicts.guarded(self.check_answer, lambda request: self._judge(sandbox, request))
+            return verdicts.collect(sandbox.map(judge, requests), requests, self.name)
+
+    def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
+        tagged = _ANSWER.findall(request.completion)
+        text = (tagged[-1] if tagged else request.completion).strip()
+        if not text:
+            return verdicts.unparseable("the completion holds no answer")
+        job = {**request.answer, "text": text}
+        return judge_report(sandbox.execute(job, "", self._settings.timeout_s), self._settings.timeout_s)
+
+    def _datasets(self) -> frozenset[str]:
+        if not self._known:
+            from reasoning_gym.factory import DATASETS
+
+            self._known = frozenset(DATASETS)
+        return self._known

@@ -1,0 +1,69 @@
+"""The five verdicts, and the frame in which a verifier judges one completion after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from posttrain.errors import ConfigError, VerificationError
+from posttrain.verify.base import MAX_DETAIL_CHARACTERS, VerificationRequest, Verdict
+
+Judge = Callable[[VerificationRequest], Verdict]
+
+
+def passed(detail: str = "", reward: float = 1.0) -> Verdict:
+    return Verdict("pass", reward, clean(detail), 0.0)
+
+
+def failed(detail: str, reward: float = 0.0) -> Verdict:
+    return Verdict("fail", reward, clean(detail), 0.0)
+
+
+def timed_out(detail: str) -> Verdict:
+    return Verdict("timeout", 0.0, clean(detail), 0.0)
+
+
+def unparseable(detail: str) -> Verdict:
+    return Verdict("unparseable", 0.0, clean(detail), 0.0)
+
+
+def errored(detail: str) -> Verdict:
+    """The verifier failed, not the completion: there is no reward."""
+    return Verdict("error", None, clean(detail), 0.0)
+
+
+def clean(detail: str) -> str:
+    """Text that any table, log or page can hold: no control characters, no lone surrogates, cut to size."""
+    if len(detail) > MAX_DETAIL_CHARACTERS:
+        detail = detail[: MAX_DETAIL_CHARACTERS - 1] + "…"
+    text = detail.encode("utf-8", "replace").decode()
+    return "".join(character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def guarded(check_answer: Callable[[Any], None], judge: Judge) -> Judge:
+    """`judge` that times itself and turns a fault of its own, or an answer of the wrong shape, into outcome `error`."""
+
+    def judge_safely(request: VerificationRequest) -> Verdict:
+        started = time.monotonic()
+        try:
+            check_answer(request.answer)
+            verdict = judge(request)
+        except VerificationError:
+            raise  # verification as a whole is impossible here
+        except ConfigError as error:
+            verdict = errored(str(error))
+        except Exception as error:  # any fault of a verifier costs one verdict, never the shard and never a reward of 0
+            verdict = errored(f"{type(error).__name__}: {error}")
+        return replace(verdict, seconds=time.monotonic() - started)
+
+    return judge_safely
+
+
+def collect(verdicts: Iterable[Verdict], requests: Sequence[VerificationRequest], name: str) -> list[Verdict]:
+    """The verdicts of all requests, with progress shown."""
+    from posttrain.progress import progress
+
+    shown: Iterator[Verdict] = progress(verdicts, f"verify {name}", len(requests), "completion")
+    return list(shown)

@@ -1,0 +1,5 @@
+"""Typed Flyte tasks: thin shells that validate, call the library once, and validate again."""
+
+from tasks.numbers import accept_whole_numbers
+
+accept_whole_numbers()

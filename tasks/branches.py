@@ -1,0 +1,44 @@
+"""The other side of every condition: tasks that pass on what there is, with the outputs of the task they stand in for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+
+from posttrain import tables
+from tasks import artifacts
+from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
+from tasks.pools import CPU
+from tasks.update import Updated
+
+
+class Refilled(NamedTuple):
+    rollouts: TableFile
+    verdicts: TableFile
+    rollout_events: TableFile
+    verify_events: TableFile
+    num_missing_groups: int
+
+
+class Collected(NamedTuple):
+    scored: list[TableFile]
+    events: list[TableFile]
+    stopped: bool
+
+
+@task(**CPU)
+def no_refill(num_missing_groups: int) -> Refilled:
+    """Every group of the shard can teach something."""
+    files = [artifacts.write(tables.empty(name), name, "no_refill") for name in ("ROLLOUTS", "VERDICTS", "EVENTS", "EVENTS")]
+    return Refilled(*files, num_missing_groups)
+
+
+@task(**CPU)
+def keep_policy(policy_directory: PolicyDirectory, state: StateDirectory) -> Updated:
+    """The target is reached: the policy stays as it is."""
+    empty = [artifacts.write(tables.empty(name), name, "keep_policy") for name in ("METRICS", "EVENTS")]
+    return Updated(
+        FlyteDirectory(str(artifacts.local_directory(policy_directory))), FlyteDirectory(str(artifacts.local_directory(state))), *empty
+    )

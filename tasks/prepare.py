@@ -1,0 +1,95 @@
+"""Before the loop: the base policy, the prompts and the warm start."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+
+from posttrain import brackets, policy, prompts, selection, sft, tables
+from posttrain.config import DataSettings, LoopSettings, WarmStartSettings
+from posttrain.events import EventRecorder
+from tasks import artifacts
+from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
+from tasks.caching import cached
+from tasks.pools import CPU, TRAIN
+
+logger = logging.getLogger("posttrain")
+BRACKETS = "brackets"
+NO_STATE = "NEW"  # marks the trainer state before the first update
+
+
+class Prepared(NamedTuple):
+    prompts: TableFile
+    evaluation_prompts: TableFile
+
+
+class WarmStarted(NamedTuple):
+    policy: PolicyDirectory
+    metrics: TableFile
+    events: TableFile
+
+
+class Base(NamedTuple):
+    policy: PolicyDirectory
+    state: StateDirectory
+
+
+# Not cached: a path or a hub id says nothing about its content. The outputs are hashed, so what follows is cached.
+@task(**CPU)
+def base_policy(model: str, trust_remote_code: bool, seed: int) -> Base:
+    """Imports the model as policy version 0: a Hugging Face id, a directory, or the quick start's own small model."""
+    directory = artifacts.new_path("base_policy", "policy")
+    if model == BRACKETS:
+        brackets.build_model(directory, seed)
+    else:
+        policy.import_policy(artifacts.fetch(model), directory, trust_remote_code)
+    state = artifacts.new_path("base_policy", "state")
+    state.mkdir()
+    (state / NO_STATE).write_text("no update yet\n", encoding="utf-8")
+    return Base(FlyteDirectory(str(directory)), FlyteDirectory(str(state)))
+
+
+@task(**CPU)
+def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSettings) -> Prepared:
+    """Tokenises training and held-out prompts and checks every answer against its verifier."""
+    tokenizer = policy.load_tokenizer(artifacts.local_directory(policy_directory), data.trust_remote_code)
+    training, evaluation = (_load(source, tokenizer, data) for source in (data.prompts, data.evaluation_prompts))
+    selection.check_enough(training, loop)
+    return Prepared(artifacts.write(training, "PROMPTS", "prepare"), artifacts.write(evaluation, "PROMPTS", "prepare"))
+
+
+@task(cache=cached("warm_start"), **TRAIN)
+def warm_start(
+    policy_directory: PolicyDirectory,
+    settings: WarmStartSettings,
+    system_prompt: str,
+    trust_remote_code: bool,
+    demonstrations_digest: str,
+) -> WarmStarted:
+    """Supervised fine-tuning on demonstrations. `demonstrations_digest` makes the content of a file part of the cache key."""
+    events = EventRecorder("train", artifacts.device_name(), 0)
+    output = artifacts.new_path("warm_start", "policy")
+    local = settings.model_copy(update={"demonstrations": artifacts.fetch(settings.demonstrations)})
+    data = DataSettings(system_prompt=system_prompt, trust_remote_code=trust_remote_code)
+    with artifacts.recoverable_faults(), events.phase("warm_start"):
+        metrics = sft.warm_start(artifacts.local_directory(policy_directory), data, local, output)
+    files = artifacts.write(metrics, "METRICS", "warm_start"), artifacts.write(events.table(), "EVENTS", "warm_start")
+    return WarmStarted(FlyteDirectory(str(output)), *files)
+
+
+@task(**CPU)
+def no_warm_start(policy_directory: PolicyDirectory) -> WarmStarted:
+    """The base policy as it is."""
+    files = (artifacts.write(tables.empty(name), name, "no_warm_start") for name in ("METRICS", "EVENTS"))
+    return WarmStarted(FlyteDirectory(artifacts.local_directory(policy_directory).as_posix()), *files)
+
+
+def _load(source: str, tokenizer: Any, data: DataSettings) -> pa.Table:
+    loaded = prompts.load_prompts(artifacts.fetch(source), tokenizer, data)
+    for rejected in loaded.rejected:
+        logger.warning("prompt %s of %s is left out: %s", rejected.prompt_id, source, rejected.reason)
+    return loaded.table

@@ -1,0 +1,50 @@
+"""The report: a Flyte Deck, an HTML file on disk and an MLflow artifact, all the same page."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flytekit import Deck, task
+from flytekit.types.file import FlyteFile
+
+from posttrain import config, tables
+from posttrain.config import GrpoSettings
+from posttrain.report.inputs import ReportInputs
+from posttrain.report.page import write_report
+from posttrain.tracking import mlflow_command
+from tasks import artifacts
+from tasks.artifacts import TableFile
+from tasks.pools import CPU
+from tasks.record import open_tracker, tracking_uri
+from tasks.workspace import run_directory
+
+logger = logging.getLogger("posttrain")
+
+
+@task(enable_deck=True, **CPU)
+def report(
+    settings: GrpoSettings,
+    execution: str,
+    metrics: list[TableFile],
+    task_events: list[TableFile],
+    samples: list[TableFile],
+    prompts: TableFile,
+) -> FlyteFile:
+    """Writes the report, ends the MLflow run as FINISHED and sends what an outage had held back."""
+    tracker = open_tracker(settings.tracking, execution)
+    tracker.finish("FINISHED")
+    inputs = ReportInputs(
+        title=f"GRPO {execution}",
+        settings=config.flatten(settings),
+        metrics=tables.concat("METRICS", artifacts.read_all(metrics, "METRICS")),
+        events=tables.concat("EVENTS", artifacts.read_all(task_events, "EVENTS")),
+        samples=dict(enumerate(artifacts.read_all(samples, "SCORED"))),
+        prompts=artifacts.read(prompts, "PROMPTS"),
+        links={"MLflow": tracker.run_url() or "", "Open MLflow": mlflow_command(tracking_uri())},
+    )
+    path = write_report(run_directory(execution) / "report.html", inputs)
+    tracker.log_report(path)
+    Deck("Report", Path(path).read_text(encoding="utf-8"))
+    logger.info("report: %s", path)
+    return FlyteFile(str(path))

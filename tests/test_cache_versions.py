@@ -1,0 +1,30 @@
+"""A cached result must not outlive the code that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flytekit.core.base_task import PythonTask
+
+from tasks import cache_lock, evaluate, prepare, reference, rollouts, update, verify
+
+
+def test_cache_versions_follow_the_code() -> None:
+    changed = cache_lock.changed_tasks()
+    assert not changed, f"code of cached tasks changed: {', '.join(changed)}. Run: python -m tasks.cache_lock"
+
+
+def test_every_cached_task_is_under_the_lock() -> None:
+    modules = [evaluate, prepare, reference, rollouts, update, verify]
+    tasks = [value for module in modules for value in vars(module).values() if isinstance(value, PythonTask)]
+    cached = {task.name.rpartition(".")[2] for task in tasks if task.metadata.cache}
+    assert cached == set(cache_lock.CACHED_TASKS)
+
+
+def test_a_comment_is_no_change_and_a_statement_is(tmp_path: Path) -> None:
+    codes = []
+    for text in ("def f():\n    return 1\n", 'def f():\n    """Says more."""\n    # why\n    return 1\n', "def f():\n    return 2\n"):
+        path = tmp_path / "module.py"
+        path.write_text(text)
+        codes.append(cache_lock._code(path))
+    assert codes[0] == codes[1] != codes[2]

@@ -1,0 +1,87 @@
+"""Settings: unknown keys are refused with the nearest name, every error says field, value, why and remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from posttrain import config
+from posttrain.config import GrpoSettings
+from posttrain.errors import ConfigError, ConfigErrors
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ("{learner: {kl_coeff: 0.01}}", ["learner.kl_coeff", "0.01", "no such setting", "'kl_coef'"]),
+        ("{lerner: {kl_coef: 0.01}}", ["lerner", "no such setting", "'learner'"]),
+        ("{rollout: {group_size: 1}}", ["rollout.group_size", "1", "no baseline", "Use 2 or more"]),
+        ("{rollout: {group_size: two}}", ["rollout.group_size", "two", "integer"]),
+        ("{loop: {staleness: -1}}", ["loop.staleness", "-1", "between 0 and 4"]),
+        ("{loop: {staleness: 9}}", ["loop.staleness", "9", "between 0 and 4"]),
+        ("{loop: {staleness: 2}, learner: {importance_correction: none}}", ["loop.staleness", "2", "decoupled"]),
+        ("{loop: {prompts_per_iteration: 10, num_shards: 3}}", ["loop.num_shards", "3", "does not divide", "divisor"]),
+        ("{learner: {groups_per_step: 8, groups_per_microbatch: 3}}", ["learner.groups_per_microbatch", "3", "divisor"]),
+        ("{data: {max_model_tokens: 10}}", ["data.max_model_tokens", "10", "112 tokens"]),
+        ("{evaluation: {num_samples: 2, pass_at: [1, 4]}}", ["evaluation.pass_at", "4", "num_samples = 2"]),
+        ("{learner: {temperature: 0.5}}", ["learner.temperature", "0.5", "another section says 1.0"]),
+        ("{learner: {learning_rate: .nan}}", ["learner.learning_rate", "nan", "finite"]),
+        ("{learner: {loss_type: ppo}}", ["learner.loss_type", "ppo", "dapo"]),
+        ("{rollout: 3}", ["rollout", "3"]),
+        ("[1, 2]", ["overrides", "mapping of sections"]),
+        ("{a: [", ["overrides", "not YAML"]),
+        ("{data: {model: ''}}", ["data.model", "at least 1 character"]),
+    ],
+)
+def test_a_wrong_setting_is_explained(overrides: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        config.resolve({}, overrides)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_every_wrong_field_is_reported_at_once() -> None:
+    with pytest.raises(ConfigErrors) as error:
+        config.resolve({}, "{learner: {kl_coef: -1, learning_rat: 1}}")
+    assert len(error.value.errors) == 2
+
+
+def test_shared_values_follow_from_one_place() -> None:
+    flat: dict[str, Any] = {"rollout.temperature": 0.7, "data.max_completion_tokens": 100, "loop.seed": 5, "advantage.scaling": "batch"}
+    settings = config.resolve(flat, "")
+    assert settings.learner.temperature == 0.7
+    assert settings.rollout.max_completion_tokens == settings.learner.max_completion_tokens == 100
+    assert settings.rollout.max_model_tokens == settings.data.max_prompt_tokens + 100
+    assert settings.rollout.seed == settings.learner.seed == settings.warm_start.seed == 5
+    assert settings.learner.scaling == "batch"
+
+
+def test_overrides_win_over_flat_inputs_and_json_is_yaml() -> None:
+    assert config.resolve({"learner.kl_coef": 0.1}, '{"learner": {"kl_coef": 0.2}}').learner.kl_coef == 0.2
+
+
+def test_numbers_keep_their_types() -> None:
+    settings = config.resolve({"loop.seed": 2**60 + 1, "learner.learning_rate": 1}, "")
+    assert settings.loop.seed == 2**60 + 1 and isinstance(settings.loop.seed, int)
+    assert settings.learner.learning_rate == 1.0 and isinstance(settings.learner.learning_rate, float)
+    restored = GrpoSettings.model_validate_json(settings.model_dump_json())
+    assert restored == settings
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        GrpoSettings().loop.seed = 3  # type: ignore[misc]
+
+
+def test_a_decaying_schedule_gets_its_length_from_the_loop() -> None:
+    settings = config.resolve({"loop.num_iterations": 7, "loop.prompts_per_iteration": 20}, "{learner: {lr_scheduler: cosine}}")
+    assert settings.learner.total_steps == 7 * 3  # 20 groups in steps of 8
+    assert config.resolve({"loop.num_iterations": 7}, "").learner.total_steps == 0  # a constant rate has no length: no cache key
+
+
+def test_flattened_settings_are_text_by_dotted_name() -> None:
+    flat = config.flatten(GrpoSettings())
+    assert flat["learner.kl_coef"] == "0.0" and flat["data.model"] == "brackets" and flat["evaluation.pass_at"] == "[1, 4]"
+    assert all(isinstance(value, str) for value in flat.values())

@@ -1,0 +1,1 @@
+"""Workflows: wiring only, each reads like the algorithm box."""

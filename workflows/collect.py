@@ -1,0 +1,139 @@
+"""One iteration's data: per shard rollouts → verify → refill → reference, and the evaluation of a policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flytekit import conditional, dynamic
+from flytekit.types.file import FlyteFile
+
+from posttrain import selection, tables
+from posttrain.config import GrpoSettings, LoopSettings
+from tasks import artifacts
+from tasks.artifacts import PolicyDirectory, TableFile
+from tasks.branches import Collected, Refilled, no_refill
+from tasks.evaluate import PolicyEvaluated, evaluate
+from tasks.pools import COMPILER
+from tasks.reference import reference_logprobs
+from tasks.rollouts import rollouts
+from tasks.verify import verify
+from workflows.local_branches import outside_branch
+
+
+@dynamic(**COMPILER)
+def collect(
+    policy_directory: PolicyDirectory,
+    reference: PolicyDirectory,
+    prompts: TableFile,
+    settings: GrpoSettings,
+    iteration: int,
+    stop: bool,
+) -> Collected:
+    """One chain for each shard; no shard waits for another. Nothing when the target is reached."""
+    shards = range(0 if stop else settings.loop.num_shards)
+    with outside_branch():
+        chains = [_collect_shard(policy_directory, reference, prompts, settings, iteration, shard) for shard in shards]
+    return Collected([scored for scored, _ in chains], [event for _, events in chains for event in events], stop)
+
+
+@dynamic(**COMPILER)
+def refill(
+    policy_directory: PolicyDirectory,
+    prompts: TableFile,
+    settings: GrpoSettings,
+    iteration: int,
+    shard: int,
+    refill_round: int,
+    num_missing_groups: int,
+) -> Refilled:
+    """Rollouts and verdicts of further prompts, in the place of groups that teach nothing."""
+    with outside_branch():
+        chosen = _select(prompts, settings.loop, iteration, shard, refill_round, num_missing_groups)
+        sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard)
+    return Refilled(sampled.rollouts, judged.verdicts, sampled.events, judged.events, judged.num_missing_groups)
+
+
+@dynamic(**COMPILER)
+def evaluate_policy(
+    policy_directory: PolicyDirectory, prompts: TableFile, settings: GrpoSettings, iteration: int, stop: bool, last_pass_rate: float
+) -> PolicyEvaluated:
+    """Sampled and greedy completions of the held-out prompts, judged; when the run has stopped, the last result."""
+    if stop:
+        return PolicyEvaluated(artifacts.write(tables.empty("METRICS"), "METRICS", "evaluate_policy"), [], last_pass_rate, stop)
+    with outside_branch():
+        sampled, sampled_verdicts = _sample_and_verify(
+            policy_directory, prompts, _with_group_size(settings, settings.evaluation.num_samples), iteration, EVALUATION_SHARD
+        )
+        greedy, greedy_verdicts = _sample_and_verify(
+            policy_directory, prompts, _with_group_size(settings, 1), iteration, EVALUATION_SHARD, greedy=True
+        )
+        summary = evaluate(
+            sampled=sampled_verdicts.verdicts, greedy=greedy_verdicts.verdicts, settings=settings.evaluation,
+            target_pass_rate=settings.loop.target_pass_rate, iteration=iteration,
+        )
+    events = [sampled.events, sampled_verdicts.events, greedy.events, greedy_verdicts.events]
+    return PolicyEvaluated(summary.metrics, events, summary.pass_rate, summary.stop)
+
+
+EVALUATION_SHARD = -1  # its own seeds: an evaluation never repeats the samples of a training shard
+
+
+def _collect_shard(
+    policy_directory: Any, reference: Any, prompts: FlyteFile, settings: GrpoSettings, iteration: int, shard: int
+) -> tuple[Any, list[Any]]:
+    """Wires the chain of one shard; returns its SCORED table and the events of its tasks."""
+    chosen = _select(prompts, settings.loop, iteration, shard, 0, 0)
+    sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard)
+    rounds = [(sampled.rollouts, judged.verdicts)]
+    events = [sampled.events, judged.events]
+    missing = judged.num_missing_groups
+    for refill_round in range(1, settings.loop.max_refill_rounds + 1):
+        more = (
+            conditional(f"refill_{shard}_{refill_round}")
+            .if_(missing == 0)
+            .then(no_refill(num_missing_groups=missing))
+            .else_()
+            .then(
+                refill(
+                    policy_directory=policy_directory, prompts=prompts, settings=settings, iteration=iteration, shard=shard,
+                    refill_round=refill_round, num_missing_groups=missing,
+                )
+            )
+        )
+        rounds.append((more.rollouts, more.verdicts))
+        events += [more.rollout_events, more.verify_events]
+        missing = more.num_missing_groups
+    scored = reference_logprobs(
+        rollouts=[table for table, _ in rounds], verdicts=[table for _, table in rounds], reference=reference,
+        advantage=settings.advantage, kl_coef=settings.learner.kl_coef, temperature=settings.learner.temperature,
+        dtype=settings.learner.dtype.value, iteration=iteration, shard=shard,
+    )
+    return scored.scored, [*events, scored.events]
+
+
+def _sample_and_verify(
+    policy_directory: Any, prompts: FlyteFile, settings: GrpoSettings, iteration: int, shard: int, greedy: bool = False
+) -> tuple[Any, Any]:
+    sampled = rollouts(
+        policy_directory=policy_directory, prompts=prompts, settings=settings.rollout, iteration=iteration, shard=shard, greedy=greedy
+    )
+    judged = verify(
+        rollouts=sampled.rollouts, prompts=prompts, settings=settings.verify,
+        max_completion_tokens=settings.data.max_completion_tokens, iteration=iteration, shard=shard,
+    )
+    return sampled, judged
+
+
+def _with_group_size(settings: GrpoSettings, group_size: int) -> GrpoSettings:
+    return settings.model_copy(update={"rollout": settings.rollout.model_copy(update={"group_size": group_size})})
+
+
+def _select(
+    prompts: FlyteFile, loop: LoopSettings, iteration: int, shard: int, refill_round: int, num_missing_groups: int
+) -> FlyteFile:
+    """The prompts of one shard and round, as a file: selection is cheap, so it needs no task of its own."""
+    chosen = selection.select_prompts(
+        artifacts.read(prompts, "PROMPTS"), loop, iteration=iteration, shard=shard, refill_round=refill_round,
+        num_missing_groups=num_missing_groups,
+    )
+    return artifacts.write(chosen, "PROMPTS", "select")
