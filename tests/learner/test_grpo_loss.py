@@ -70,7 +70,8 @@ def one_step(
 )
 def test_every_step_equals_a_plain_computation(values: dict[str, Any]) -> None:
     settings = settings_of(
-        **{"learning_rate": 3e-3, "groups_per_step": 2, "groups_per_microbatch": 2, "num_epochs": 2, "importance_cap": 1.3} | values
+        **{"learning_rate": 3e-3, "groups_per_step": 2, "groups_per_microbatch": 2, "num_epochs": 2, "importance_cap": 1.3},
+        **values,
     )
     sampler, plain, ours = build_tiny_model(seed=0), build_tiny_model(seed=0), build_tiny_model(seed=0)
     scored = random_scored(num_groups=3, model=sampler, behavior_noise=0.3)
@@ -153,6 +154,13 @@ def test_kl_is_k3_of_the_stored_reference_logprobs(distance: float, k3: float) -
     assert metrics["train/loss"] == pytest.approx(k3, abs=2e-6)
 
 
+def test_the_gradient_of_the_kl_is_that_of_k3() -> None:
+    reference = row_logprobs(build_tiny_model(), training_row(1, 0.0), 1.0).detach().numpy() - 0.5
+    of_logprob = one_step([training_row(1, 1.0)], settings_of())["train/grad_norm"]
+    of_kl = one_step([training_row(1, 0.0, reference_logprobs=reference)], settings_of(kl_coef=1.0))["train/grad_norm"]
+    assert of_kl / of_logprob == pytest.approx(0.393469, rel=1e-4)  # 1 - exp(-0.5)
+
+
 @pytest.mark.parametrize(
     ("correction", "expected"),
     [("token_truncate", [1, 1.6487, 2, 2]), ("token_mask", [1, 1.6487, 0, 0])],
@@ -160,9 +168,9 @@ def test_kl_is_k3_of_the_stored_reference_logprobs(distance: float, k3: float) -
 def test_importance_weights_multiply_the_loss_up_to_the_cap(correction: str, expected: list[float]) -> None:
     model = build_tiny_model()
     for log_ratio, weight in zip([0, 0.5, 1, 2], expected, strict=True):
-        row = training_row(1, -1.0)
-        behavior = row_logprobs(model, row, 1.0).detach().numpy() - np.float32(log_ratio)
-        found = one_step([training_row(1, -1.0, behavior_logprobs=behavior)], settings_of(importance_correction=correction), [0.0])
+        behavior = row_logprobs(model, training_row(1, -1.0), 1.0).detach().numpy() - np.float32(log_ratio)
+        row = training_row(1, -1.0, behavior_logprobs=behavior)
+        found = one_step([row], settings_of(importance_correction=correction), [0.0])
         assert found["train/loss"] == pytest.approx(weight, abs=5e-5)
 
 
