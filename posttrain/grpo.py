@@ -53,8 +53,10 @@ def update_policy(
 
 
 def _load_learner(policy_directory: Path, state_directory: Path | None, settings: LearnerSettings) -> Learner:
+    import torch
+
     # float32 master weights whatever the compute dtype: small steps would vanish in bfloat16
-    model = policy.load_model(policy_directory, Dtype.float32.value)
+    model = policy.load_model(policy_directory, Dtype.float32.value).to("cuda" if torch.cuda.is_available() else "cpu")
     learner = Learner(model, policy.load_tokenizer(policy_directory), settings)
     if state_directory is not None:
         learner.resume(load_trainer_state(state_directory, learner.shapes))

@@ -28,7 +28,8 @@ def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError("learner.trainable_parameters", pattern, f"not a regular expression ({error})", "Correct it.") from error
+        why = f"not a regular expression ({error})"
+        raise ConfigError("learner.trainable_parameters", pattern, why, "Correct it.") from error
     found: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(expression.search(name) is not None)
@@ -36,7 +37,8 @@ def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
             found[name] = parameter
     if not found:
         names = ", ".join(name for name, _ in list(model.named_parameters())[:4])
-        raise ConfigError("learner.trainable_parameters", pattern, "no parameter matches, nothing would train", f"Names are {names}, …")
+        why = "no parameter matches, nothing would train"
+        raise ConfigError("learner.trainable_parameters", pattern, why, f"Names are {names}, …")
     return found
 
 
@@ -57,7 +59,7 @@ class Learner:
         self.parameters = trained_parameters(model, settings.trainable_parameters)
         self.optimizer = _build_optimizer(self.parameters.values(), settings)
         self.cursor = DataCursor()
-        self._random: random_state.RandomState | None = None
+        self._random: random_state.RandomState = {}  # empty until the first step: it starts from settings.seed
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -68,7 +70,7 @@ class Learner:
     def state(self) -> TrainerState:
         """Everything that the next update needs besides the model."""
         moments = optimizer_moments(self.optimizer, self.parameters)
-        return TrainerState(self.shapes, moments, self._random or random_state.capture(), self.cursor)
+        return TrainerState(self.shapes, moments, self._random, self.cursor)
 
     def resume(self, state: TrainerState) -> None:
         """Goes on from a state that `load_trainer_state` has checked against `shapes`."""
@@ -110,7 +112,7 @@ class Learner:
         scheduler = _build_scheduler(self.optimizer, self.settings, self.cursor.num_steps, num_steps)
         optimizers = (self.optimizer, scheduler)
         with random_state.untouched(), recorded_trainer(self.model, self.tokenizer, self.settings, optimizers, epochs) as trainer:
-            if self._random is not None:
+            if self._random:
                 random_state.restore(self._random)
             if corrected or num_steps > 1:
                 trainer.record_old_logprobs()
@@ -142,6 +144,7 @@ def _build_optimizer(parameters: Any, settings: LearnerSettings) -> Any:
 
 def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: int, num_steps: int) -> Any:
     """The schedule at step `num_steps_done` of `total_steps`: the rate depends on settings and step alone."""
+    from torch.optim.lr_scheduler import LambdaLR
     from transformers import get_scheduler
 
     total = settings.total_steps
@@ -150,13 +153,10 @@ def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: 
             "learner.total_steps", total, f"the {settings.lr_scheduler} schedule ends before step {num_steps_done + num_steps}",
             "Set it to the optimiser steps of all iterations together.",
         )
+    fresh: Any = get_scheduler(settings.lr_scheduler, optimizer, num_warmup_steps=settings.warmup_steps, num_training_steps=total)
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = settings.learning_rate
-    scheduler: Any = get_scheduler(settings.lr_scheduler, optimizer, num_warmup_steps=settings.warmup_steps, num_training_steps=total)
-    scheduler.last_epoch = num_steps_done
-    for group, base, schedule in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
-        group["lr"] = base * schedule(num_steps_done)
-    return scheduler
+    return LambdaLR(optimizer, fresh.lr_lambdas, last_epoch=num_steps_done - 1)
 
 
 def _row_metrics(scored: pa.Table, settings: LearnerSettings) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,11 +98,12 @@ def trained_groups(scored: pa.Table, settings: LearnerSettings) -> list[Group]:
     kept = [row for row, reason in enumerate(left_out_reasons(scored, settings)) if reason is None]
     scale = batch_scale(scored) if settings.scaling is AdvantageScaling.batch else 1.0
     groups: dict[str, list[TrainingRow]] = {}
-    for values in sorted(scored.take(pa.array(kept, pa.int64())).to_pylist(), key=lambda row: (row["prompt_id"], row["sample_index"])):
+    selected = scored.take(pa.array(kept, pa.int64())).to_pylist()
+    for values in sorted(selected, key=lambda row: (row["prompt_id"], row["sample_index"])):
         row = _training_row(values, scale)
         if settings.kl_coef and row.reference_logprobs is None:
-            remedy = "Run add_reference_logprobs with the same settings first."
-            raise ContractError("SCORED", "reference_logprobs", str(row.key), None, "kl_coef > 0 needs them on every trained row", remedy)
+            why, remedy = "kl_coef > 0 needs them on every trained row", "Run add_reference_logprobs with the same settings."
+            raise ContractError("SCORED", "reference_logprobs", str(row.key), None, why, remedy)
         groups.setdefault(row.prompt_id, []).append(row)
     return [tuple(rows) for rows in groups.values()]
 
@@ -121,7 +124,8 @@ def _training_row(values: Mapping[str, Any], scale: float) -> TrainingRow:
 def plan_epochs(groups: Sequence[Group], settings: LearnerSettings, iteration: int) -> list[list[Microbatch]]:
     """Microbatches of every epoch in training order; seed and iteration alone decide the order of the groups.
 
-    Every step takes `groups_per_step` groups, the last one of an epoch what is left.
+    An epoch has as few steps as `groups_per_step` allows, of equal size to within one group: a last step of a single
+    group would take a whole learning rate's stride on the noise of a few rows.
     """
     order = np.random.default_rng([settings.seed, iteration])
     epochs: list[list[Microbatch]] = []
@@ -129,7 +133,7 @@ def plan_epochs(groups: Sequence[Group], settings: LearnerSettings, iteration: i
     for _ in range(settings.num_epochs):
         shuffled = [groups[number] for number in order.permutation(len(groups))]
         epoch: list[Microbatch] = []
-        for step_groups in _chunks(shuffled, settings.groups_per_step):
+        for step_groups in _even_parts(shuffled, math.ceil(len(shuffled) / settings.groups_per_step)):
             epoch.extend(_step_microbatches(step_groups, settings.groups_per_microbatch, step))
             step += 1
         epochs.append(epoch)
@@ -141,6 +145,12 @@ def _step_microbatches(groups: Sequence[Group], groups_per_microbatch: int, step
     rows = [row for part in parts for row in part]
     num_tokens = sum(len(row.completion_ids) for row in rows)
     return [Microbatch(part, step, len(rows), num_tokens, len(parts)) for part in parts]
+
+
+def _even_parts(groups: Sequence[Group], num_parts: int) -> Iterator[Sequence[Group]]:
+    bounds = [len(groups) * part // num_parts for part in range(num_parts + 1)] if num_parts else [0]
+    for start, end in itertools.pairwise(bounds):
+        yield groups[start:end]
 
 
 def _chunks(groups: Sequence[Group], size: int) -> Iterator[Sequence[Group]]:

@@ -155,8 +155,8 @@ class RecordedRolloutTrainer(GRPOTrainer):
         """TRL would report each run to its authors over the network."""
 
     @property
-    def _pad_id(self) -> int:
-        return int(self._tokenizer.pad_token_id)
+    def _pad_id(self) -> Any:
+        return self._tokenizer.pad_token_id
 
     def _old_BT(self, rows: Sequence[TrainingRow]) -> torch.Tensor:
         return torch.nn.utils.rnn.pad_sequence([self.old_logprobs[row.key] for row in rows], batch_first=True)
@@ -211,6 +211,8 @@ def _arguments(settings: LearnerSettings, output_directory: str) -> Any:
         output_dir=output_directory,
         loss_type=settings.loss_type.value,
         beta=0.0,
+        # the plain k3 estimator: TRL's default would multiply it by the ratio, which at ratio 1 changes only the gradient
+        use_bias_correction_kl=False,
         epsilon=settings.clip_low,
         epsilon_high=clip_high,
         importance_sampling_level=settings.importance_level,
@@ -238,7 +240,7 @@ def _arguments(settings: LearnerSettings, output_directory: str) -> Any:
     )
 
 
-def _refuse_to_judge(**_: Any) -> list[float]:
+def _refuse_to_judge(**_: Any) -> list[float | None]:
     """Stands for the rewards that TRL wants to know of: verdicts are already in the table."""
     raise AssertionError("recorded rollouts are never judged again")
 

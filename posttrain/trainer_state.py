@@ -125,5 +125,6 @@ def _check_shapes(directory: Path, found: Shapes, wanted: Shapes) -> None:
         where = "the state, not the model" if name in found else "the model, not the state"
         raise PolicyError(f"{directory}: parameter {name!r} is trained in {where}. {advice}")
     for name, shape in found.items():
-        if shape != tuple(wanted[name]):
-            raise PolicyError(f"{directory}: parameter {name!r} has shape {shape}, the model's has {tuple(wanted[name])}. {advice}")
+        other = tuple(wanted[name])
+        if shape != other:
+            raise PolicyError(f"{directory}: parameter {name!r} has shape {shape}, the model's has {other}. {advice}")

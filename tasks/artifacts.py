@@ -86,6 +86,12 @@ def recoverable_faults() -> Iterator[None]:
         yield
     except InfrastructureError as error:
         raise FlyteRecoverableException(str(error)) from error
+    except RuntimeError as error:
+        import torch
+
+        if isinstance(error, (torch.OutOfMemoryError, torch.distributed.DistError)):
+            raise FlyteRecoverableException(f"device fault: {error}") from error
+        raise
 
 
 @cache

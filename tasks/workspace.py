@@ -51,9 +51,12 @@ def forget_gone_files(directory: Path) -> int:
         return 0
     dropped = 0
     with Cache(str(directory)) as cache:
+        counting = bool(cache.statistics)
+        cache.stats(enable=False)  # looking through the cache is no use of it
         for key in list(cache):
             if not all(Path(path).exists() for path in _local_paths(cache.get(key, default=b""))):
                 dropped += bool(cache.delete(key))
+        cache.stats(enable=counting)
     if dropped:
         logger.warning("%d cached results whose files have gone will be computed again", dropped)
     return dropped

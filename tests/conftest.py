@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
+
+import pytest
 
 _SANDBOX = tempfile.mkdtemp(prefix="posttrain-tests-")
 os.environ.update(
@@ -18,3 +21,16 @@ os.environ.update(
     OMP_NUM_THREADS="1",
 )
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(scope="session")
+def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quick-start model after its demonstrations: greedy near 0, sampled about a quarter."""
+    from posttrain import brackets, sft
+    from posttrain.config import DataSettings, WarmStartSettings
+
+    base, warm = tmp_path_factory.mktemp("base") / "policy", tmp_path_factory.mktemp("warm") / "policy"
+    brackets.build_model(base, seed=0)
+    settings = WarmStartSettings(demonstrations="brackets_demonstrations?size=2048&seed=7")
+    sft.warm_start(base, DataSettings(), settings, warm)
+    return warm

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from mlflow.entities import Run
 
-from posttrain import brackets, policy, sft, tables
-from posttrain.config import DataSettings, WarmStartSettings
+from posttrain import policy, tables
 from posttrain.errors import TrainingError
 from tasks import artifacts
 from workflows.grpo import grpo
@@ -32,16 +31,6 @@ class Finished(NamedTuple):
     report: Path
     pass_rate: float
     workspace: Path
-
-
-@pytest.fixture(scope="session")
-def warm_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The quick-start model after its demonstrations: greedy near 0, sampled about a quarter."""
-    base, warm = tmp_path_factory.mktemp("base") / "policy", tmp_path_factory.mktemp("warm") / "policy"
-    brackets.build_model(base, seed=0)
-    settings = WarmStartSettings(demonstrations="brackets_demonstrations?size=2048&seed=7")
-    sft.warm_start(base, DataSettings(), settings, warm)
-    return warm
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def one_step(
 )
 def test_every_step_equals_a_plain_computation(values: dict[str, Any]) -> None:
     settings = settings_of(
-        **{"learning_rate": 3e-3, "groups_per_step": 2, "groups_per_microbatch": 2, "num_epochs": 2, "importance_cap": 1.3},
+        learning_rate=3e-3, groups_per_step=2, groups_per_microbatch=2, num_epochs=2, importance_cap=1.3,
         **values,
     )
     sampler, plain, ours = build_tiny_model(seed=0), build_tiny_model(seed=0), build_tiny_model(seed=0)

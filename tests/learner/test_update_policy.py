@@ -124,6 +124,14 @@ def test_no_trainable_row_carries_policy_and_optimiser_on(start: Path) -> None:
 def test_no_shards_at_all_is_an_iteration_without_rows(start: Path) -> None:
     assert update(start, None, [], SETTINGS)["train/num_rows_trained"] == 0
     assert same(weights(start), weights(start.parent / "policy-1"))
+    # a state from before the first step pins nothing of this process: what follows is as without it
+    scored = random_scored(2)
+    update(start.parent / "policy-1", start.parent / "state-1", [scored], SETTINGS, iteration=1)
+    update_policy(
+        start, None, [scored], SETTINGS,
+        iteration=1, output_policy=start.parent / "direct", output_state=start.parent / "direct-state",
+    )
+    assert same(weights(start.parent / "policy-2"), weights(start.parent / "direct"))
 
 
 def test_rows_without_behavior_logprobs_are_left_out_and_counted(start: Path) -> None:
