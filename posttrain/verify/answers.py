@@ -28,4 +28,5 @@ def require_keys(answer: Any, keys: Sequence[str], remedy: str) -> dict[str, Any
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
+    """An integer or a float; True is neither."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -20,7 +20,7 @@ from typing import Any
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.compare import NotJson, equal_text, equal_values, read_json
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits, SandboxResult
 
@@ -156,9 +156,11 @@ def _check_cases(mode: str, inputs: Any, outputs: Any) -> None:
         if not isinstance(cases, list):
             raise refuse(f"answer.{key}", cases, "it is not a list", _REMEDY)
     if len(inputs) != len(outputs):
-        raise refuse("answer.outputs", outputs, f"{len(outputs)} outputs for {len(inputs)} inputs", "Give one output for each input.")
+        why = f"{len(outputs)} outputs for {len(inputs)} inputs"
+        raise refuse("answer.outputs", outputs, why, "Give one output for each input.")
     if not inputs:
-        raise refuse("answer.inputs", inputs, "without a test case nothing can be judged", "Give at least one input and its output.")
+        why = "without a test case nothing can be judged"
+        raise refuse("answer.inputs", inputs, why, "Give at least one input and its output.")
     wanted = {"expression": object, "function": list, "program": str}[mode]
     for number, value in enumerate(inputs):
         if not isinstance(value, wanted):

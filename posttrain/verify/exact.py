@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 
 
 class ExactVerifier:

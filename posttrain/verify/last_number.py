@@ -16,12 +16,12 @@ from typing import Any
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import is_number, refuse
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 
 MINUS_SIGNS = "-\N{MINUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{SMALL HYPHEN-MINUS}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}"
 MAX_DIGITS = 1_000
 _NUMBER = re.compile(
-    rf"(?:(?<![\w)\]}}])(?P<sign>[+{MINUS_SIGNS}]))?"
+    rf"(?:(?<![\w)\]}}])(?P<sign>[+{re.escape(MINUS_SIGNS)}]))?"
     r"(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![0-9.])(?=\.[0-9]))"
     r"(?P<rest>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3}(?![0-9]))?)"
 )
@@ -39,7 +39,8 @@ class LastNumberVerifier:
     def check_answer(self, answer: Any) -> None:
         """Raises ConfigError for anything but one finite number."""
         if not is_number(answer) and not (isinstance(answer, str) and _whole(answer) is not None):
-            raise refuse("answer", answer, "it is not one number", 'Give a number, or a text that is one number, such as "1,234.5".')
+            remedy = 'Give a number, or a text that is one number, such as "1,234.5".'
+            raise refuse("answer", answer, "it is not one number", remedy)
 
     def verify(self, requests: Sequence[VerificationRequest]) -> list[Verdict]:
         """One verdict for each request, in order."""

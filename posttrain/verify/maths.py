@@ -7,7 +7,8 @@ Which part of a completion is its answer:
 
 What the library leaves open is decided here (math-verify's own behaviour changes between versions):
 - `2 2/3` is the mixed number 8/3; `4 10/3` is no number; Unicode minus signs are minus signs;
-- 28%, 28 percent and 0.28 are equal; 28 equals 28% only if the question asks "what percent";
+- 28%, 28 percent and 0.28 are equal; 28 equals 28% only if the question asks "what percent", and an answer of 28 to
+  such a question means 28%, so that neither 0.28 nor 2800% meets it;
 - units are ignored when math-verify knows them; an unevaluated sum such as 1+1 counts as its value.
 """
 
@@ -21,14 +22,15 @@ from typing import Any
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import is_number, refuse
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.last_number import MINUS_SIGNS
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
 from posttrain.verify.scorers import judge_report, scorer_sandbox
 
 MAX_BOX_CHARACTERS = 2_000
 MAX_TAIL_CHARACTERS = 4_000
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
+_BRACES = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s{0,9})?\{)|(?P<close>\})|\\.", re.DOTALL)  # \{ and \} are text
 _MIXED = re.compile(r"(?<![\w.,/^])(?P<whole>[0-9]{1,9})[ \u00a0]+(?P<top>[0-9]{1,9})\s*/\s*(?P<bottom>[0-9]{1,9})(?![0-9/])")
 _NO_NUMBER = r"$\text{notanumber}$"
 _ASKS_PERCENT = re.compile(r"\b(?:what|which|how many)\s+per\s?cent|\b(?:as a|in)\s+per\s?cent", re.IGNORECASE)
@@ -80,22 +82,17 @@ class MathsVerifier:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last \boxed or \fbox whose braces close, or None."""
-    for match in reversed(list(_BOX.finditer(text))):
-        end = _closing_brace(text, match.end())
-        if end is not None:
-            return text[match.end() : end]
-    return None
-
-
-def _closing_brace(text: str, start: int) -> int | None:
-    r"""Where the brace opened just before `start` closes; \{ and \} do not count."""
-    depth = 1
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return match.start()
-    return None
+    r"""The content of the last \boxed or \fbox whose braces close, or None. One pass: a completion may be hostile."""
+    opened: list[int | None] = []  # for every open brace: where its content starts if it is a box's
+    last_start, content = -1, None
+    for token in _BRACES.finditer(text):
+        if token["open"]:
+            opened.append(token.end() if token["box"] else None)
+        elif token["close"] and opened:
+            start = opened.pop()
+            if start is not None and start > last_start:
+                last_start, content = start, text[start : token.start()]
+    return content
 
 
 def normalise(text: str) -> str:

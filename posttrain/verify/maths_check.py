@@ -65,12 +65,14 @@ def _equal(expected: Any, found: Any) -> bool:
 
 
 def _equal_with_percent(expected: Any, found: Any, asks_percent: bool) -> bool:
-    """Compares values, percentages as hundredths; if the question asks for percent, a bare number may mean percent."""
+    """Compares values, percentages as hundredths; in a question for percent a number without a sign is in percent."""
     expected_value, expected_is_percent = _split_percent(expected)
     found_value, found_is_percent = _split_percent(found)
-    if _equal(_hundredths(expected_value, expected_is_percent), _hundredths(found_value, found_is_percent)):
+    if asks_percent and not expected_is_percent:
+        return _equal(expected_value, found_value)
+    if asks_percent and not found_is_percent and _equal(expected_value, found_value):
         return True
-    return asks_percent and expected_is_percent != found_is_percent and _equal(expected_value, found_value)
+    return _equal(_hundredths(expected_value, expected_is_percent), _hundredths(found_value, found_is_percent))
 
 
 def _split_percent(value: Any) -> tuple[Any, bool]:

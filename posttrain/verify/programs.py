@@ -18,7 +18,8 @@ Report = Callable[[Any], None]
 _PRELOADED = (
     "abc", "array", "bisect", "calendar", "cmath", "collections", "collections.abc", "copy", "csv", "dataclasses", "datetime",
     "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json", "math", "numbers",
-    "operator", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "time", "traceback", "typing", "unicodedata",
+    "operator", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "time", "traceback", "typing",
+    "unicodedata",
 )  # fmt: skip
 _CANNOT_COMPILE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
 _MAX_DEPTH = 200
@@ -73,15 +74,20 @@ def _report_each(inputs: list[Any], compute: Callable[[Any], Any], report: Repor
 def _run_program(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
     try:
         status = _exit_status(code, names)
-        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter does at its end: wait for threads,
-        atexit._run_exitfuncs()  # run the exit functions,
-        sys.stdout.flush()  # and write what is buffered
+        _end_interpreter()
     except BaseException as error:
         report({"error": _describe(error)})
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
         return 1
     return status
+
+
+def _end_interpreter() -> None:
+    """What the interpreter does at its end: waits for threads, runs the exit functions, writes what is buffered."""
+    threading._shutdown()  # type: ignore[attr-defined]  # no public name exists
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
 
 
 def _exit_status(code: types.CodeType, names: dict[str, Any]) -> int:

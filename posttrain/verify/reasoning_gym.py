@@ -7,14 +7,13 @@ completion, or without one the whole completion. The reward is the score; from 0
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
 from posttrain.verify.scorers import judge_report, scorer_sandbox
 
@@ -29,7 +28,6 @@ _REFUSED = {
     ),
     "game_of_life_halting": "its scorer gives full reward to any text",
 }  # fmt: skip
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _REMEDY = 'Use {"dataset": "chain_sum", "entry": {"question": …, "answer": …, "metadata": {…}}}, as the generator made it.'
 
 
@@ -65,8 +63,7 @@ class ReasoningGymVerifier:
             return verdicts.collect(sandbox.map(judge, requests), requests, self.name)
 
     def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
-        tagged = _ANSWER.findall(request.completion)
-        text = (tagged[-1] if tagged else request.completion).strip()
+        text = extract_answer(request.completion)
         if not text:
             return verdicts.unparseable("the completion holds no answer")
         job = {**request.answer, "text": text}
@@ -78,3 +75,10 @@ class ReasoningGymVerifier:
 
             self._known = frozenset(DATASETS)
         return self._known
+
+
+def extract_answer(completion: str) -> str:
+    """The content of the last <answer>…</answer>, or without one the whole completion; stripped."""
+    end = completion.rfind("</answer>")
+    start = completion.rfind("<answer>", 0, max(0, end))
+    return (completion if start < 0 else completion[start + len("<answer>") : end]).strip()

@@ -13,7 +13,7 @@ import pyarrow as pa
 from posttrain.config import VerifySettings
 from posttrain.errors import ConfigError, ContractError, VerificationError
 from posttrain.tables import OUTCOMES, from_rows, list_lengths, validate
-from posttrain.verify.base import VerificationRequest, Verdict, Verifier
+from posttrain.verify.base import Verdict, VerificationRequest, Verifier
 from posttrain.verify.registry import create_verifier
 from posttrain.verify.verdicts import errored, unparseable
 
@@ -84,8 +84,10 @@ def verdict_metrics(verdicts: pa.Table, iteration: int) -> pa.Table:
 def _check_buffer(settings: VerifySettings, max_completion_tokens: int) -> None:
     if settings.overlong_buffer_tokens > max_completion_tokens:
         raise ConfigError(
-            "verify.overlong_buffer_tokens", settings.overlong_buffer_tokens,
-            f"it is longer than the cap of {max_completion_tokens} tokens", "Choose a buffer within the cap, or 0.",
+            "verify.overlong_buffer_tokens",
+            settings.overlong_buffer_tokens,
+            f"it is longer than the cap of {max_completion_tokens} tokens",
+            "Choose a buffer within the cap, or 0.",
         )
 
 
@@ -99,13 +101,13 @@ def _requests(rollouts: pa.Table, prompts: pa.Table) -> tuple[list[VerificationR
     for row in rollouts.select(["prompt_id", "sample_index", "completion", "finish_reason"]).to_pylist():
         prompt = known.get(row["prompt_id"])
         if prompt is None:
-            raise ContractError(
-                "ROLLOUTS", "prompt_id", f"sample_index={row['sample_index']}", row["prompt_id"], "no prompt of this id is in PROMPTS",
-                "Verify with the prompts that the rollouts were sampled from.",
-            )
+            where, why = f"sample_index={row['sample_index']}", "no prompt of this id is in PROMPTS"
+            remedy = "Verify with the prompts that the rollouts were sampled from."
+            raise ContractError("ROLLOUTS", "prompt_id", where, row["prompt_id"], why, remedy)
         if row["prompt_id"] not in answers:
             answers[row["prompt_id"]] = _decode_answer(prompt)
-        requests.append(VerificationRequest(**row, prompt=_last_user_message(prompt["messages"]), answer=answers[row["prompt_id"]]))
+        question = _last_user_message(prompt["messages"])
+        requests.append(VerificationRequest(**row, prompt=question, answer=answers[row["prompt_id"]]))
         names.append(prompt["verifier"])
     return requests, names
 
@@ -137,13 +139,14 @@ def _judged_unseen(request: VerificationRequest, settings: VerifySettings) -> Ve
 
 
 def _check_errors(requests: Sequence[VerificationRequest], verdicts: Sequence[Verdict], max_share: float) -> None:
-    failing = [number for number, verdict in enumerate(verdicts) if verdict.outcome == "error"]
-    if not failing or len(failing) / len(verdicts) <= max_share:
+    seen = [number for number, request in enumerate(requests) if request.finish_reason != "aborted"]
+    failing = [number for number in seen if verdicts[number].outcome == "error"]
+    if not failing or len(failing) / len(seen) <= max_share:
         return
     named = ", ".join(f"{requests[number].prompt_id}/{requests[number].sample_index}" for number in failing[:_MAX_NAMED])
     more = f" and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
     raise VerificationError(
-        f"{len(failing)} of {len(verdicts)} completions could not be judged, more than verify.max_error_share = {max_share}: "
+        f"{len(failing)} of {len(seen)} completions could not be judged, more than verify.max_error_share = {max_share}: "
         f"{named}{more}. The first says: {verdicts[failing[0]].detail}"
     )
 

@@ -36,5 +36,6 @@ def judge_report(result: SandboxResult, timeout_s: float) -> Verdict:
         return verdicts.unparseable(str(report["unparseable"]))
     score = report.get("score")
     if not is_number(score) or not (math.isfinite(score) and 0 <= score <= 1):
-        return verdicts.errored(str(report.get("fault", f"the scorer gave no score from 0 to 1 ({score}, status {result.exit_status})")))
+        silence = f"the scorer gave no score from 0 to 1 ({score}, status {result.exit_status})"
+        return verdicts.errored(str(report.get("fault", silence)))
     return verdicts.passed(detail, float(score)) if score >= PASS_SCORE else verdicts.failed(detail, float(score))

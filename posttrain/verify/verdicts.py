@@ -8,24 +8,28 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.errors import ConfigError, VerificationError
-from posttrain.verify.base import MAX_DETAIL_CHARACTERS, VerificationRequest, Verdict
+from posttrain.verify.base import MAX_DETAIL_CHARACTERS, Verdict, VerificationRequest
 
 Judge = Callable[[VerificationRequest], Verdict]
 
 
 def passed(detail: str = "", reward: float = 1.0) -> Verdict:
+    """The completion solves its prompt."""
     return Verdict("pass", reward, clean(detail), 0.0)
 
 
 def failed(detail: str, reward: float = 0.0) -> Verdict:
+    """The completion was judged and does not solve its prompt; a scorer may pay it in part."""
     return Verdict("fail", reward, clean(detail), 0.0)
 
 
 def timed_out(detail: str) -> Verdict:
+    """Judging the completion took longer than allowed."""
     return Verdict("timeout", 0.0, clean(detail), 0.0)
 
 
 def unparseable(detail: str) -> Verdict:
+    """The completion holds no answer of the expected form."""
     return Verdict("unparseable", 0.0, clean(detail), 0.0)
 
 
@@ -39,7 +43,7 @@ def clean(detail: str) -> str:
     if len(detail) > MAX_DETAIL_CHARACTERS:
         detail = detail[: MAX_DETAIL_CHARACTERS - 1] + "…"
     text = detail.encode("utf-8", "replace").decode()
-    return "".join(character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def guarded(check_answer: Callable[[Any], None], judge: Judge) -> Judge:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.config import VerifySettings
-from posttrain.verify.base import VerificationRequest, Verdict
+from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.code import CodeVerifier
 
 SETTINGS = VerifySettings(timeout_s=1.0, memory_mib=150 + os.getpid() % 100)  # the number marks our processes
@@ -96,7 +96,9 @@ def judge(attack: Attack, target: Host) -> Verdict:
     body = attack.body
     for word, value in replacements.items():
         body = body.replace(f"<{word}>", value)
-    source = "import os, sys, ctypes\nlibc = ctypes.CDLL(None)\ndef solve(x):\n" + textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    source = "import os, sys, ctypes\nlibc = ctypes.CDLL(None)\ndef solve(x):\n" + textwrap.indent(
+        textwrap.dedent(body).strip(), "    "
+    )
     expected = target.nonce if attack.breached == "nonce" else attack.breached
     answer = {"mode": "function", "name": "solve", "inputs": [[1], [2]], "outputs": [expected, expected]}
     return CodeVerifier(SETTINGS).verify([VerificationRequest("p", 0, "", source, answer, "stop")])[0]

@@ -47,15 +47,20 @@ class Connection:
 
     def __init__(self, python: str, config: Mapping[str, Any]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the connection
         command = [python, "-s", "-S", "-P", "-B", "-X", "utf8", "-m", "posttrain.verify.sandbox.server"]
         try:
             self._process = subprocess.Popen(
                 [*command, json.dumps({**config, "control": theirs.fileno()})],
                 # a fixed hash seed: the order of a set must not change a verdict from run to run
                 env={"PYTHONPATH": str(_LIBRARY), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                cwd="/", pass_fds=[theirs.fileno()], close_fds=True, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                close_fds=True,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
             )
         except OSError as error:
             self._control.close()
@@ -81,7 +86,8 @@ class Connection:
             _warned.add(level["why"])
             logger.warning(
                 "WEAK SANDBOX: %s is refused here. Programs can read files and may read the expected results from this "
-                "process's memory; network, processes, writing and resources stay bounded.", level["why"],
+                "process's memory; network, processes, writing and resources stay bounded.",
+                level["why"],
             )
 
     def execute(
@@ -137,9 +143,12 @@ class Connection:
 
     def _receive(self, deadline: float) -> bytes:
         readable, _, _ = select.select([self._control], [], [], max(0.0, deadline - time.monotonic()))
-        message = self._control.recv(4096) if readable else None
-        if message is None:
+        if not readable:
             raise SandboxFault(self._why("the sandbox's server does not answer"))
+        try:
+            message = self._control.recv(4096)
+        except OSError as error:
+            raise SandboxFault(self._why("the sandbox's server has gone")) from error
         if not message:
             raise SandboxFault(self._why("the sandbox's server has gone"))
         return message

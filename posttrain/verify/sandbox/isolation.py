@@ -92,6 +92,7 @@ def _write_maps(process: int) -> int:
 
 
 def die_with_parent() -> None:
+    """Ends this process when its parent ends."""
     _call("prctl", _PR_SET_PDEATHSIG, 9, 0, 0, 0, what="a signal at the parent's death")
 
 
@@ -191,12 +192,14 @@ def mount_scratch(size_mib: int) -> None:
 
 
 def become_nobody() -> None:
+    """Gives up root for good; needs the map that `enter_namespaces` makes for root."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def drop_capabilities() -> None:
+    """Gives up every capability, also those that a later exec could give back."""
     for capability in range(64):
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
@@ -211,15 +214,17 @@ def address_space_bytes() -> int:
 def set_limits(limits: Mapping[str, int], idle_bytes: int) -> None:
     """`memory_mib` is what a program may add to an idle interpreter of `idle_bytes`."""
     mib = 1 << 20
-    _limit((
-        (resource.RLIMIT_AS, idle_bytes + limits["memory_mib"] * mib),
-        (resource.RLIMIT_CPU, limits["cpu_s"]),
-        (resource.RLIMIT_FSIZE, limits["scratch_mib"] * mib),
-        (resource.RLIMIT_NOFILE, limits["num_files"]),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-    ))
+    _limit(
+        (
+            (resource.RLIMIT_AS, idle_bytes + limits["memory_mib"] * mib),
+            (resource.RLIMIT_CPU, limits["cpu_s"]),
+            (resource.RLIMIT_FSIZE, limits["scratch_mib"] * mib),
+            (resource.RLIMIT_NOFILE, limits["num_files"]),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_MEMLOCK, 0),
+        )
+    )
 
 
 def limit_threads(num_threads: int) -> None:
@@ -233,6 +238,7 @@ def _limit(limits: Iterable[tuple[int, int]]) -> None:
 
 
 def forget_environment() -> None:
+    """Leaves children nothing of how the server was started."""
     os.environ.clear()
     sys.argv = ["program"]
     sys.path = [path for path in sys.path if path and os.path.exists(path)]

@@ -113,6 +113,7 @@ class Server:
 
 
 def report(line: bytes) -> None:
+    """Writes to the report channel; blocks while the reader is behind."""
     while line:
         line = line[os.write(_REPORTS, line) :]
 
@@ -146,6 +147,7 @@ def _continue_in_child(control: socket.socket) -> None:
 
 
 def main() -> None:
+    """Starts a server as its first argument, a JSON mapping, says; exits with 3 where isolation is refused."""
     config = json.loads(sys.argv[1])
     try:
         server = Server(config)

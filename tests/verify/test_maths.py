@@ -1,0 +1,96 @@
+"""Mathematical answers: the decisions written in the module, pinned against the library's changes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from posttrain.verify.maths import last_box, normalise
+from tests.verify.judging import judge, outcomes
+
+PASSES = [
+    ("2 2/3", "8/3"), ("-1 1/2", "-3/2"), ("\u22125", "-5"), ("1,234,567", "1234567"), ("12 cm", "12"),
+    ("28%", "28%"), ("28 percent", "28%"), ("0.28", "28%"), ("28%", "0.28"), (r"$28\%$", "0.28"),
+    (r"\boxed{\frac{1}{3}}", "1/3"), (r"\boxed{\{1,\frac{2}{3}\}}", r"\{1,\frac{2}{3}\}"), (r"\fbox{7}", 7),
+    (r"so \boxed{12}, no wait, \boxed{13}", "13"), (r"\boxed{13} and then \boxed{\frac{1}{", "13"), (r"\boxed{2 2/3}", r"\frac{8}{3}"),
+    (r"\boxed{2\frac{2}{3}}", "8/3"), (r"\boxed{0.5}", "1/2"), (r"\boxed{[0,1)}", "[0,1)"), (r"\boxed{x^2+2x+1}", "(x+1)^2"),
+    ("The final answer is $3\\sqrt{2}$.", r"3\sqrt{2}"), ("1+1", 2), (r"\boxed{5}", r"the answer is \boxed{5}"),
+]  # fmt: skip
+FAILS = [
+    ("2 2/3", "2"), ("4 10/3", "10"), ("4 10/3", "4"), ("28", "28%"), ("2800%", "28%"), ("0.28", "28"), ("28%", "28"),
+    (r"so \boxed{12}, no wait, \boxed{13}", "12"), (r"\boxed{[0,1]}", "[0,1)"), (r"\boxed{\frac{1}{3}}", "3"), (r"\boxed{5}", "-5"),
+]  # fmt: skip
+UNPARSEABLE = [
+    (r"thus \boxed{\frac{1}{3", "1/3"),
+    ("no idea", "1"),
+    (r"\boxed{}", "1"),
+    (r"\boxed{" + "1+" * 2_000 + "1}", "2001"),
+]
+
+
+def test_right_wrong_and_missing_answers() -> None:
+    found = outcomes("maths", [*PASSES, *FAILS, *UNPARSEABLE])
+    wanted = ["pass"] * len(PASSES) + ["fail"] * len(FAILS) + ["unparseable"] * len(UNPARSEABLE)
+    wrong = [
+        (pair, got, want) for pair, got, want in zip([*PASSES, *FAILS, *UNPARSEABLE], found, wanted, strict=True) if got != want
+    ]
+    assert wrong == []
+
+
+def test_a_bare_number_means_percent_only_if_the_question_asks_for_percent() -> None:
+    pairs = [("28", "28%"), ("28%", "28"), ("0.28", "28%"), ("0.28", "28"), ("2800%", "28")]
+    assert outcomes("maths", pairs, "What percent of 50 is 14?") == ["pass", "pass", "pass", "fail", "fail"]
+
+
+def test_an_unclosed_box_says_so() -> None:
+    (verdict,) = judge("maths", [(r"\boxed{\frac{1}{3}", "1/3")])
+    assert (verdict.outcome, verdict.reward, verdict.detail) == ("unparseable", 0.0, "the box is never closed")
+
+
+def test_an_answer_of_the_dataset_that_cannot_be_parsed_is_an_error_not_a_zero() -> None:
+    (verdict,) = judge("maths", [("5", "$@!")])
+    assert (verdict.outcome, verdict.reward) == ("error", None)
+    assert "'$@!' cannot be parsed" in verdict.detail
+
+
+@pytest.mark.slow
+def test_a_power_tower_costs_its_own_time_limit_even_from_threads() -> None:
+    """Math-Verify 65 and 55: a tower stalled the step, and in a thread the call failed outright."""
+    batches = [
+        [("5", 5), ("1/2", "0.5")],
+        [("7", 7), (r"\boxed{5^{5^{5^5}}}", 1)],
+        [("8", 8), ("9", 9)],
+        [("x=3", 3), ("-2", -2)],
+    ]
+    started = time.monotonic()
+    with ThreadPoolExecutor(4) as threads:
+        found = [verdict for batch in threads.map(lambda batch: judge("maths", batch), batches) for verdict in batch]
+    assert [verdict.outcome for verdict in found] == ["pass", "pass", "pass", "timeout", "pass", "pass", "pass", "pass"]
+    assert found[3].reward == 0.0
+    assert time.monotonic() - started < 40  # four servers start, each with its own import of the library
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{1}", "1"), (r"\boxed {a{b}c}", "a{b}c"), (r"\boxed{\{1\}}", r"\{1\}"), (r"\boxed{1} \boxed{2", "1"), (r"\boxed{", None),
+        ("none", None), (r"\boxed{a\boxed{b}}", "b"), (r"\boxed{\boxed{b}", "b"),
+    ],
+)  # fmt: skip
+def test_the_last_complete_box(text: str, content: str | None) -> None:
+    assert last_box(text) == content
+
+
+def test_a_million_unclosed_boxes_take_no_time() -> None:
+    started = time.monotonic()
+    assert last_box(r"\boxed{" * 100_000) is None
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"), [("2 2/3", "8/3"), ("-1 1/2", "-3/2"), ("\u22122", "-2"), ("1/2", "1/2"), ("x2 1/2", "x2 1/2")]
+)
+def test_mixed_numbers_become_fractions(text: str, plain: str) -> None:
+    assert normalise(text) == plain
