@@ -72,14 +72,20 @@ class Settings(BaseModel):
 class DataSettings(Settings):
     """Which model, prompts and verifier; how a prompt is built."""
 
-    model: str = Field("brackets", min_length=1, description="Hugging Face id, local directory, or `brackets` (the quick-start model)")
-    prompts: str = Field("brackets?size=1024", min_length=1, description="dataset id, .parquet or .jsonl file, or generator?size=…")
-    evaluation_prompts: str = Field("brackets?size=100&seed=1000001", min_length=1, description="held-out prompts, same forms as `prompts`")
-    verifier: str = Field("code", min_length=1, description="verifier of rows that name none")
-    system_prompt: str = Field("", description="system message put before every prompt; empty for none")
-    max_prompt_tokens: int = Field(64, ge=1, description="longer prompts are reported by id and left out")
-    max_completion_tokens: int = Field(48, ge=1)
-    max_model_tokens: int = Field(0, ge=0, description="context of the engine; 0 is prompt + completion")
+    model: str = Field(
+        default="brackets", min_length=1, description="Hugging Face id, local directory, or `brackets` (the quick-start model)"
+    )
+    prompts: str = Field(
+        default="brackets?size=1024", min_length=1, description="dataset id, .parquet or .jsonl file, or generator?size=…"
+    )
+    evaluation_prompts: str = Field(
+        default="brackets?size=100&seed=1000001", min_length=1, description="held-out prompts, same forms as `prompts`"
+    )
+    verifier: str = Field(default="code", min_length=1, description="verifier of rows that name none")
+    system_prompt: str = Field(default="", description="system message put before every prompt; empty for none")
+    max_prompt_tokens: int = Field(default=64, ge=1, description="longer prompts are reported by id and left out")
+    max_completion_tokens: int = Field(default=48, ge=1)
+    max_model_tokens: int = Field(default=0, ge=0, description="context of the engine; 0 is prompt + completion")
     trust_remote_code: bool = False
 
     @property
@@ -91,7 +97,9 @@ class DataSettings(Settings):
         needed = self.max_prompt_tokens + self.max_completion_tokens
         if self.context_tokens < needed:
             raise ConfigError(
-                "data.max_model_tokens", self.max_model_tokens, f"prompt + completion may take {needed} tokens",
+                "data.max_model_tokens",
+                self.max_model_tokens,
+                f"prompt + completion may take {needed} tokens",
                 f"Set it to {needed} or more, or to 0.",
             )
         return self
@@ -100,11 +108,13 @@ class DataSettings(Settings):
 class WarmStartSettings(Settings):
     """Supervised fine-tuning before GRPO. No demonstrations, no warm start."""
 
-    demonstrations: str = Field("", description="brackets_demonstrations?size=…, or a .jsonl/.parquet of prompt and completion; empty for none")
-    num_steps: int = Field(200, ge=1)
-    batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(3e-3, gt=0)
-    seed: int = Field(0, ge=0)
+    demonstrations: str = Field(
+        default="", description="brackets_demonstrations?size=…, or a .jsonl/.parquet of prompt and completion; empty for none"
+    )
+    num_steps: int = Field(default=200, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    seed: int = Field(default=0, ge=0)
 
 
 class RolloutSettings(Settings):
@@ -112,24 +122,28 @@ class RolloutSettings(Settings):
 
     engine: EngineName = EngineName.vllm
     dtype: Dtype = Dtype.float32
-    group_size: int = Field(8, description="completions for each prompt")
-    temperature: float = Field(1.0, gt=0, le=10)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_completion_tokens: int = Field(48, ge=1)
-    max_model_tokens: int = Field(112, ge=2)
-    seed: int = Field(0, ge=0)
+    group_size: int = Field(default=8, description="completions for each prompt")
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_completion_tokens: int = Field(default=48, ge=1)
+    max_model_tokens: int = Field(default=112, ge=2)
+    seed: int = Field(default=0, ge=0)
     trust_remote_code: bool = False
 
 
 class VerifySettings(Settings):
     """Limits of verification."""
 
-    timeout_s: float = Field(2.0, gt=0, description="wall time of one completion")
-    memory_mib: int = Field(256, ge=16, description="memory of one completion's processes")
-    max_completion_characters: int = Field(2_000_000, ge=1, description="longer completions are unparseable")
-    max_error_share: float = Field(0.1, ge=0, le=1, description="above this share of verifier errors the task fails")
-    overlong_buffer_tokens: int = Field(0, ge=0, description="soft penalty for the last tokens before the cap (DAPO eq. 13); 0 is off")
-    sandbox: str = Field("require", pattern="^(require|weak)$", description="`weak` allows rlimits without namespaces; never silently")
+    timeout_s: float = Field(default=2.0, gt=0, description="wall time of one completion")
+    memory_mib: int = Field(default=256, ge=16, description="memory of one completion's processes")
+    max_completion_characters: int = Field(default=2_000_000, ge=1, description="longer completions are unparseable")
+    max_error_share: float = Field(default=0.1, ge=0, le=1, description="above this share of verifier errors the task fails")
+    overlong_buffer_tokens: int = Field(
+        default=0, ge=0, description="soft penalty for the last tokens before the cap (DAPO eq. 13); 0 is off"
+    )
+    sandbox: str = Field(
+        default="require", pattern="^(require|weak)$", description="`weak` allows rlimits without namespaces; never silently"
+    )
 
 
 class AdvantageSettings(Settings):
@@ -143,38 +157,42 @@ class LearnerSettings(Settings):
     """The GRPO update."""
 
     loss_type: LossType = LossType.dapo
-    learning_rate: float = Field(4e-4, gt=0)
-    lr_scheduler: str = Field("constant", pattern="^(constant|linear|cosine|constant_with_warmup)$")
-    warmup_steps: int = Field(0, ge=0)
-    total_steps: int = Field(0, ge=0, description="length of a decaying schedule, all iterations together; 0 is computed from the loop")
-    weight_decay: float = Field(0.0, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.99, ge=0, lt=1)
-    max_grad_norm: float = Field(1.0, gt=0)
-    groups_per_step: int = Field(8, ge=1, description="prompt groups in one optimiser step")
-    groups_per_microbatch: int = Field(8, ge=1, description="prompt groups in one forward and backward pass")
-    num_epochs: int = Field(1, ge=1, description="passes over an iteration's rollouts")
-    clip_low: float = Field(0.2, ge=0, lt=1)
-    clip_high: float = Field(0.28, ge=0)
-    kl_coef: float = Field(0.0, ge=0)
-    importance_level: str = Field("token", pattern="^(token|sequence)$", description="`sequence` is GSPO")
+    learning_rate: float = Field(default=4e-4, gt=0)
+    lr_scheduler: str = Field(default="constant", pattern="^(constant|linear|cosine|constant_with_warmup)$")
+    warmup_steps: int = Field(default=0, ge=0)
+    total_steps: int = Field(
+        default=0, ge=0, description="length of a decaying schedule, all iterations together; 0 is computed from the loop"
+    )
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    groups_per_step: int = Field(default=8, ge=1, description="prompt groups in one optimiser step")
+    groups_per_microbatch: int = Field(default=8, ge=1, description="prompt groups in one forward and backward pass")
+    num_epochs: int = Field(default=1, ge=1, description="passes over an iteration's rollouts")
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    clip_high: float = Field(default=0.28, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    importance_level: str = Field(default="token", pattern="^(token|sequence)$", description="`sequence` is GSPO")
     importance_correction: ImportanceCorrection = ImportanceCorrection.token_truncate
-    importance_cap: float = Field(2.0, gt=0, description="truncation C of the importance weight")
-    mask_truncated: bool = Field(False, description="leave completions that hit the length cap out of the loss")
-    temperature: float = Field(1.0, gt=0, description="sampling temperature; logprobs are taken at it")
-    trainable_parameters: str = Field(".*", description="regular expression of the parameter names that are trained")
+    importance_cap: float = Field(default=2.0, gt=0, description="truncation C of the importance weight")
+    mask_truncated: bool = Field(default=False, description="leave completions that hit the length cap out of the loss")
+    temperature: float = Field(default=1.0, gt=0, description="sampling temperature; logprobs are taken at it")
+    trainable_parameters: str = Field(default=".*", description="regular expression of the parameter names that are trained")
     dtype: Dtype = Dtype.float32
     gradient_checkpointing: bool = False
     scaling: AdvantageScaling = AdvantageScaling.group
-    max_completion_tokens: int = Field(48, ge=1)
-    seed: int = Field(0, ge=0)
+    max_completion_tokens: int = Field(default=48, ge=1)
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _microbatches_divide(self) -> Self:
         if self.groups_per_step % self.groups_per_microbatch:
             raise ConfigError(
-                "learner.groups_per_microbatch", self.groups_per_microbatch,
-                f"it does not divide groups_per_step = {self.groups_per_step}", "Choose a divisor.",
+                "learner.groups_per_microbatch",
+                self.groups_per_microbatch,
+                f"it does not divide groups_per_step = {self.groups_per_step}",
+                "Choose a divisor.",
             )
         return self
 
@@ -182,17 +200,19 @@ class LearnerSettings(Settings):
 class EvaluationSettings(Settings):
     """How a policy is measured on the held-out prompts."""
 
-    every: int = Field(2, ge=1, description="iterations between evaluations")
-    num_samples: int = Field(4, ge=1, description="sampled completions for each prompt, beside one greedy")
-    pass_at: list[int] = Field([1, 4], description="the k of pass@k")
-    confidence: float = Field(0.95, gt=0, lt=1)
+    every: int = Field(default=2, ge=1, description="iterations between evaluations")
+    num_samples: int = Field(default=4, ge=1, description="sampled completions for each prompt, beside one greedy")
+    pass_at: list[int] = Field(default=[1, 4], description="the k of pass@k")
+    confidence: float = Field(default=0.95, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _enough_samples(self) -> Self:
         for k in self.pass_at:
             if not 1 <= k <= self.num_samples:
                 raise ConfigError(
-                    "evaluation.pass_at", k, f"pass@k needs 1 <= k <= num_samples = {self.num_samples}",
+                    "evaluation.pass_at",
+                    k,
+                    f"pass@k needs 1 <= k <= num_samples = {self.num_samples}",
                     "Raise num_samples or drop the k.",
                 )
         return self
@@ -201,19 +221,23 @@ class EvaluationSettings(Settings):
 class LoopSettings(Settings):
     """The shape of the run."""
 
-    num_iterations: int = Field(10, ge=1, le=100, description="sample–verify–update cycles; above 100 chain executions")
-    prompts_per_iteration: int = Field(32, ge=1)
-    num_shards: int = Field(2, ge=1, description="parallel chains of one iteration")
-    staleness: int = Field(0, description="rollouts of iteration k use policy k − staleness")
-    max_refill_rounds: int = Field(1, ge=0, le=4, description="times that zero-variance groups are replaced by further prompts")
-    target_pass_rate: float = Field(0.0, ge=0, le=1, description="stop when sampled pass@1 reaches it; 0 never stops")
-    seed: int = Field(0, ge=0)
+    num_iterations: int = Field(default=10, ge=1, le=100, description="sample–verify–update cycles; above 100 chain executions")
+    prompts_per_iteration: int = Field(default=32, ge=1)
+    num_shards: int = Field(default=2, ge=1, description="parallel chains of one iteration")
+    staleness: int = Field(default=0, description="rollouts of iteration k use policy k − staleness")
+    max_refill_rounds: int = Field(
+        default=1, ge=0, le=4, description="times that zero-variance groups are replaced by further prompts"
+    )
+    target_pass_rate: float = Field(default=0.0, ge=0, le=1, description="stop when sampled pass@1 reaches it; 0 never stops")
+    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _shards_divide(self) -> Self:
         if self.prompts_per_iteration % self.num_shards:
             raise ConfigError(
-                "loop.num_shards", self.num_shards, f"it does not divide prompts_per_iteration = {self.prompts_per_iteration}",
+                "loop.num_shards",
+                self.num_shards,
+                f"it does not divide prompts_per_iteration = {self.prompts_per_iteration}",
                 "Choose a divisor, so that every shard holds the same number of groups.",
             )
         return self
@@ -222,10 +246,10 @@ class LoopSettings(Settings):
 class TrackingSettings(Settings):
     """Names under which a run is found. They change no result and no cache key."""
 
-    experiment: str = Field("posttrain", min_length=1)
+    experiment: str = Field(default="posttrain", min_length=1)
     run_name: str = ""
-    keep_last: int = Field(2, ge=1, description="checkpoints kept beside the best one")
-    register_as: str = Field("", description="name in the MLflow model registry; empty registers nothing")
+    keep_last: int = Field(default=2, ge=1, description="checkpoints kept beside the best one")
+    register_as: str = Field(default="", description="name in the MLflow model registry; empty registers nothing")
 
 
 class GrpoSettings(Settings):
@@ -255,7 +279,9 @@ MAX_STALENESS = 4  # beyond it the decoupled loss has not been shown to hold up 
 def _check_group(settings: GrpoSettings) -> None:
     if settings.rollout.group_size < 2:
         raise ConfigError(
-            "rollout.group_size", settings.rollout.group_size, "a group of one has no baseline: every advantage would be 0",
+            "rollout.group_size",
+            settings.rollout.group_size,
+            "a group of one has no baseline: every advantage would be 0",
             "Use 2 or more; 8 or 16 are common.",
         )
 
@@ -263,10 +289,14 @@ def _check_group(settings: GrpoSettings) -> None:
 def _check_staleness(settings: GrpoSettings) -> None:
     staleness = settings.loop.staleness
     if not 0 <= staleness <= MAX_STALENESS:
-        raise ConfigError("loop.staleness", staleness, f"it must lie between 0 and {MAX_STALENESS}", "0 is synchronous, 1 overlaps.")
+        raise ConfigError(
+            "loop.staleness", staleness, f"it must lie between 0 and {MAX_STALENESS}", "0 is synchronous, 1 overlaps."
+        )
     if staleness > 1 and settings.learner.importance_correction is ImportanceCorrection.none:
         raise ConfigError(
-            "loop.staleness", staleness, "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
+            "loop.staleness",
+            staleness,
+            "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
             "Set learner.importance_correction to token_truncate, or staleness to 1.",
         )
 

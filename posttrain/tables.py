@@ -57,40 +57,48 @@ _VERDICT_COLUMNS = [
     _field("verifier_version", pa.string()),
 ]
 
-PROMPTS = pa.schema([
-    _field("prompt_id", pa.string()),
-    _field("messages", MESSAGES),
-    _field("prompt_ids", TOKEN_IDS),
-    _field("verifier", pa.string()),
-    _field("answer", pa.large_string()),
-    _field("source", pa.string()),
-])
+PROMPTS = pa.schema(
+    [
+        _field("prompt_id", pa.string()),
+        _field("messages", MESSAGES),
+        _field("prompt_ids", TOKEN_IDS),
+        _field("verifier", pa.string()),
+        _field("answer", pa.large_string()),
+        _field("source", pa.string()),
+    ]
+)
 ROLLOUTS = pa.schema(_ROLLOUT_COLUMNS)
 VERDICTS = pa.schema([*_KEYS, *_VERDICT_COLUMNS])
-SCORED = pa.schema([
-    *_ROLLOUT_COLUMNS,
-    *_VERDICT_COLUMNS,
-    # null when the completion was not judged: it has no place in the group's baseline
-    _field("advantage", pa.float64(), nullable=True),
-    _field("reference_logprobs", LOGPROBS, nullable=True),
-])
-EVENTS = pa.schema([
-    _field("execution", pa.string(), nullable=True),
-    _field("iteration", pa.int32()),
-    _field("pool", pa.string()),
-    _field("device", pa.string()),
-    _field("phase", pa.string()),
-    _field("started_at", TIMESTAMP),
-    _field("finished_at", TIMESTAMP),
-    _field("tokens", pa.int64()),
-    _field("shard", pa.int32(), nullable=True),
-])
-METRICS = pa.schema([
-    _field("iteration", pa.int32()),
-    _field("step", pa.int32(), nullable=True),
-    _field("name", pa.string()),
-    _field("value", pa.float64()),
-])
+SCORED = pa.schema(
+    [
+        *_ROLLOUT_COLUMNS,
+        *_VERDICT_COLUMNS,
+        # null when the completion was not judged: it has no place in the group's baseline
+        _field("advantage", pa.float64(), nullable=True),
+        _field("reference_logprobs", LOGPROBS, nullable=True),
+    ]
+)
+EVENTS = pa.schema(
+    [
+        _field("execution", pa.string(), nullable=True),
+        _field("iteration", pa.int32()),
+        _field("pool", pa.string()),
+        _field("device", pa.string()),
+        _field("phase", pa.string()),
+        _field("started_at", TIMESTAMP),
+        _field("finished_at", TIMESTAMP),
+        _field("tokens", pa.int64()),
+        _field("shard", pa.int32(), nullable=True),
+    ]
+)
+METRICS = pa.schema(
+    [
+        _field("iteration", pa.int32()),
+        _field("step", pa.int32(), nullable=True),
+        _field("name", pa.string()),
+        _field("value", pa.float64()),
+    ]
+)
 
 # Measurements of a run, not results of it: two runs with equal ids, logprobs and verdicts are equal.
 _MEASURED_COLUMNS = frozenset({"started_at", "finished_at", "seconds"})
@@ -338,7 +346,9 @@ def _check_none(table: pa.Table, name: str, column: str, wrong: np.ndarray, why:
 
 
 def _row_of(table: pa.Table, row: int) -> str:
-    parts = [f"{column}={table[column][row].as_py()!r}" for column in ("prompt_id", "sample_index") if column in table.column_names]
+    parts = [
+        f"{column}={table[column][row].as_py()!r}" for column in ("prompt_id", "sample_index") if column in table.column_names
+    ]
     return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
 
 

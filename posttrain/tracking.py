@@ -88,8 +88,9 @@ class Tracker:
     def log_iteration(self, iteration: int, metrics: pa.Table) -> None:
         """Logs METRICS rows of one iteration: by step in the iteration's nested run, as one point in the execution's run.
 
-        May be called several times for one iteration. A (metric, step) that the run already has is not logged again. In
-        the execution's run counts (`num_…`) and times add up, other metrics are averaged over their rows.
+        May be called several times for one iteration, each metric with all its rows at once. A (metric, step) that the run
+        already has is not logged again. In the execution's run counts (`num_…`) and times add up, other metrics are
+        averaged over their rows.
 
         Raises:
             ContractError: the table is not METRICS.
@@ -128,9 +129,13 @@ class Tracker:
             ConfigError: the name cannot be used, or `tags` lack `policy_hash`.
         """
         if not re.fullmatch(r"[^/:'\"]+", name):
-            raise ConfigError("tracking.register_as", name, "a registered name has no slash, colon or quote", "Choose another name.")
+            raise ConfigError(
+                "tracking.register_as", name, "a registered name has no slash, colon or quote", "Choose another name."
+            )
         if not re.fullmatch(r"[0-9A-Za-z:_-]+", tags.get("policy_hash", "")):
-            raise ConfigError("tags.policy_hash", tags.get("policy_hash"), "it identifies the version", "Pass policy_hash(directory).")
+            raise ConfigError(
+                "tags.policy_hash", tags.get("policy_hash"), "it identifies the version", "Pass policy_hash(directory)."
+            )
         self._submit("register", source=directory_uri, name=name, tags=dict(tags))
 
     def finish(self, status: str) -> None:

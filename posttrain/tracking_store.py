@@ -103,17 +103,25 @@ class RunStore:
             self._connect().log_batch(run.info.run_id, params=batch)
 
     def _apply_iteration(self, operation: Operation) -> None:
-        nested = self._run_id(operation["iteration"], operation)
-        self._log_points(nested, operation["step_points"], operation["time_ms"])
+        client, nested = self._connect(), self._run_id(operation["iteration"], operation)
+        different = self._log_points(nested, operation["step_points"], operation["time_ms"])
         self._log_points(self._run_id(None, operation), operation["iteration_points"], operation["time_ms"])
-        self._connect().set_terminated(nested, "FINISHED", end_time=operation["time_ms"])
+        if client.get_run(nested).info.status != "FINISHED":
+            client.set_terminated(nested, "FINISHED", end_time=operation["time_ms"])
+        if different:
+            where = f"iteration {operation['iteration']} has other values from an earlier attempt; those are kept"
+            logger.warning("%s: %s", where, ", ".join(different[:10]))
 
-    def _log_points(self, run_id: str, points: list[Point], time_ms: int) -> None:
-        """Logs each (metric, step) that the run does not have: MLflow would keep a second row beside the first."""
+    def _log_points(self, run_id: str, points: list[Point], time_ms: int) -> list[str]:
+        """Logs each (metric, step) that the run does not have: MLflow would keep a second row beside the first.
+
+        Returns those that the run has with another value.
+        """
         from mlflow.entities import Metric
 
         client = self._connect()
         known = client.get_run(run_id).data.metrics
+        different: list[str] = []
         by_name: defaultdict[str, list[Point]] = defaultdict(list)
         for point in points:
             by_name[point["name"]].append(point)
@@ -121,12 +129,13 @@ class RunStore:
         for original, own in by_name.items():
             name = mlflow_name(original)
             steps = {metric.step: metric.value for metric in client.get_metric_history(run_id, name)} if name in known else {}
-            _warn_of_differences(name, own, steps)
+            different += [f"{name} at step {p['step']}" for p in own if steps.get(p["step"], p["value"]) != p["value"]]
             fresh += [Metric(name, point["value"], time_ms, point["step"]) for point in own if point["step"] not in steps]
             if name != original:
                 client.set_tag(run_id, METRIC_TAG + name, original)
         for batch in _batches(fresh, MAX_METRICS):
             client.log_batch(run_id, metrics=batch)
+        return different
 
     def _apply_datasets(self, operation: Operation) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -181,7 +190,10 @@ class RunStore:
     def _find(self, iteration: int | None) -> str | None:
         tags = [f"tags.`{name}` = '{value}'" for name, value in self._identity(iteration).items()]
         runs = self._connect().search_runs(
-            [self._find_experiment()], " and ".join(tags), max_results=1, order_by=["attributes.start_time ASC", "attributes.run_id ASC"]
+            [self._find_experiment()],
+            " and ".join(tags),
+            max_results=1,
+            order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
         )
         return runs[0].info.run_id if runs else None
 
@@ -224,20 +236,29 @@ class RunStore:
             return found.experiment_id  # another execution was first
 
     def _connect(self) -> MlflowClient:
-        """The client. The schema of a new SQLite file is made by one process at a time: two at once break each other."""
         if self._client is None:
-            logging.getLogger("alembic").setLevel(logging.WARNING)
+            for noisy in ("alembic", "mlflow.store.db.utils"):
+                logging.getLogger(noisy).setLevel(logging.WARNING)
             from mlflow import MlflowClient
 
             database = sqlite_file(self._uri)
-            client = MlflowClient(self._uri, registry_uri=self._uri)
-            if database is None:
-                self._client = client
-                return client
-            with file_lock(database.with_name(f".{database.name}.lock")):
-                client.search_experiments(max_results=1)
-            self._client = client
+            if database is not None:
+                _make_schema(database)
+            self._client = MlflowClient(self._uri, registry_uri=self._uri)
         return self._client
+
+
+def _make_schema(database: Path) -> None:
+    """Makes a new SQLite store, by one process at a time and aside: two at once, or one killed halfway, break it for good."""
+    from mlflow import MlflowClient
+
+    with file_lock(database.with_name(f".{database.name}.lock")):
+        if not database.exists():
+            aside = database.with_name(f".{database.name}.part")
+            aside.unlink(missing_ok=True)
+            MlflowClient(f"sqlite:///{aside}").search_experiments(max_results=1)
+            aside.replace(database)
+        MlflowClient(f"sqlite:///{database}")  # an older store is brought up to date
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:
@@ -266,12 +287,6 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, (TypeError, ValueError, KeyError, AttributeError)):
         return True  # the operation itself is malformed, for example written by another version
     return getattr(error, "error_code", None) in _REFUSALS
-
-
-def _warn_of_differences(name: str, points: list[Point], known: dict[int, float]) -> None:
-    different = [point["step"] for point in points if known.get(point["step"], point["value"]) != point["value"]]
-    if different:
-        logger.warning("metric %s has other values from an earlier attempt at steps %s; those are kept", name, different)
 
 
 def _batches(items: list[Item], size: int) -> list[list[Item]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pyarrow as pa
-from flytekit import HashMethod
+from flytekit import HashMethod, current_context
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
@@ -60,6 +60,7 @@ def read(file: FlyteFile, name: str) -> pa.Table:
 
 
 def read_all(files: Sequence[FlyteFile], name: str) -> list[pa.Table]:
+    """Every table, in the order of the files."""
     return [read(file, name) for file in files]
 
 
@@ -97,9 +98,9 @@ def recoverable_faults() -> Iterator[None]:
 @cache
 def execution_name(run_name: str) -> str:
     """Flyte's own execution name; for a local run one made of the run's name and the time, the same all through the process."""
-    name = FlyteContextManager.current_context().user_space_params.execution_id.name
-    if name and name != "local":
-        return name
+    identifier = current_context().execution_id
+    if identifier.name and identifier.name != "local":
+        return identifier.name
     return re.sub(r"[^\w.-]+", "-", run_name or "grpo") + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -113,4 +114,7 @@ def device_name() -> str:
 def prompt_texts(prompts: FlyteFile) -> dict[str, str]:
     """The last message of every prompt by prompt_id."""
     table = read(prompts, "PROMPTS")
-    return {key: messages[-1]["content"] for key, messages in zip(table["prompt_id"].to_pylist(), table["messages"].to_pylist(), strict=True)}
+    return {
+        key: messages[-1]["content"]
+        for key, messages in zip(table["prompt_id"].to_pylist(), table["messages"].to_pylist(), strict=True)
+    }

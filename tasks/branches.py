@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from flytekit import task
 from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
 
 from posttrain import tables
 from tasks import artifacts
@@ -31,14 +32,25 @@ class Collected(NamedTuple):
 @task(**CPU)
 def no_refill(num_missing_groups: int) -> Refilled:
     """Every group of the shard can teach something."""
-    files = [artifacts.write(tables.empty(name), name, "no_refill") for name in ("ROLLOUTS", "VERDICTS", "EVENTS", "EVENTS")]
-    return Refilled(*files, num_missing_groups)
+    return Refilled(
+        _empty("ROLLOUTS", "no_refill"),
+        _empty("VERDICTS", "no_refill"),
+        _empty("EVENTS", "no_refill"),
+        _empty("EVENTS", "no_refill"),
+        num_missing_groups,
+    )
 
 
 @task(**CPU)
 def keep_policy(policy_directory: PolicyDirectory, state: StateDirectory) -> Updated:
     """The target is reached: the policy stays as it is."""
-    empty = [artifacts.write(tables.empty(name), name, "keep_policy") for name in ("METRICS", "EVENTS")]
     return Updated(
-        FlyteDirectory(str(artifacts.local_directory(policy_directory))), FlyteDirectory(str(artifacts.local_directory(state))), *empty
+        FlyteDirectory(str(artifacts.local_directory(policy_directory))),
+        FlyteDirectory(str(artifacts.local_directory(state))),
+        _empty("METRICS", "keep_policy"),
+        _empty("EVENTS", "keep_policy"),
     )
+
+
+def _empty(name: str, task_name: str) -> FlyteFile:
+    return artifacts.write(tables.empty(name), name, task_name)

@@ -32,9 +32,7 @@ def evaluate(
     sampled: TableFile, greedy: TableFile, settings: EvaluationSettings, target_pass_rate: float, iteration: int
 ) -> Evaluated:
     """pass@1, pass@k and the greedy pass rate; `stop` when sampled pass@1 reaches the target (0 never stops)."""
-    metrics = evaluation.summarise(
-        artifacts.read(sampled, "VERDICTS"), artifacts.read(greedy, "VERDICTS"), settings, iteration
-    )
+    metrics = evaluation.summarise(artifacts.read(sampled, "VERDICTS"), artifacts.read(greedy, "VERDICTS"), settings, iteration)
     values = dict(zip(metrics["name"].to_pylist(), metrics["value"].to_pylist(), strict=True))
     pass_rate = values["eval/pass_at_1"]
     return Evaluated(artifacts.write(metrics, "METRICS", "evaluate"), pass_rate, 0 < target_pass_rate <= pass_rate)

@@ -28,6 +28,6 @@ class NumberTransformer(SimpleTransformer[float]):
 
 def accept_whole_numbers() -> None:
     """Puts the transformer in the place of flytekit's own, which `TypeEngine.register` alone would refuse."""
-    original = TypeEngine._REGISTRY[float]
-    if not isinstance(original, NumberTransformer):
-        TypeEngine._REGISTRY[float] = NumberTransformer(original)
+    registry: dict[type, Any] = getattr(TypeEngine, "_REGISTRY")  # noqa: B009  there is no public way to replace one
+    if not isinstance(registry[float], NumberTransformer):
+        registry[float] = NumberTransformer(registry[float])

@@ -46,10 +46,12 @@ def start_tracking(settings: GrpoSettings, execution: str, prompts: TableFile, e
     """Opens the run with its parameters and data sets, and returns the execution's name."""
     tracker = open_tracker(settings.tracking, execution)
     tracker.start(config.flatten(settings), {"posttrain.workflow": "grpo"})
-    tracker.log_datasets([
-        _dataset(prompts, settings.data.prompts, "training"),
-        _dataset(evaluation_prompts, settings.data.evaluation_prompts, "evaluation"),
-    ])
+    tracker.log_datasets(
+        [
+            _dataset(prompts, settings.data.prompts, "training"),
+            _dataset(evaluation_prompts, settings.data.evaluation_prompts, "evaluation"),
+        ]
+    )
     return execution
 
 

@@ -37,8 +37,13 @@ def rollouts(
             engine = shared_engine(settings, directory)
         with events.phase("generate") as phase:
             table = generation.generate_rollouts(
-                engine, artifacts.read(prompts, "PROMPTS"), sampling, group_size=settings.group_size, run_seed=settings.seed,
-                iteration=iteration, tokenizer=policy.load_tokenizer(directory, settings.trust_remote_code),
+                engine,
+                artifacts.read(prompts, "PROMPTS"),
+                sampling,
+                group_size=settings.group_size,
+                run_seed=settings.seed,
+                iteration=iteration,
+                tokenizer=policy.load_tokenizer(directory, settings.trust_remote_code),
             )
             phase.tokens = int(list_lengths(table, "completion_ids").sum())
     return Rollouts(artifacts.write(table, "ROLLOUTS", "rollouts"), artifacts.write(events.table(), "EVENTS", "rollouts"))

@@ -37,8 +37,13 @@ def update(
     with artifacts.recoverable_faults(), events.phase("update") as phase:
         phase.tokens = sum(int(list_lengths(shard, "completion_ids").sum()) for shard in shards)
         metrics = grpo.update_policy(
-            artifacts.local_directory(policy_directory), None if (old_state / NO_STATE).exists() else old_state, shards, settings,
-            iteration=iteration, output_policy=new_policy, output_state=new_state,
+            artifacts.local_directory(policy_directory),
+            None if (old_state / NO_STATE).exists() else old_state,
+            shards,
+            settings,
+            iteration=iteration,
+            output_policy=new_policy,
+            output_state=new_state,
         )
     return Updated(
         FlyteDirectory(str(new_policy)),

@@ -10,6 +10,7 @@ import logging
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import flytekit.core.local_cache
 from diskcache import Cache
@@ -51,10 +52,11 @@ def forget_gone_files(directory: Path) -> int:
         return 0
     dropped = 0
     with Cache(str(directory)) as cache:
-        counting = bool(cache.statistics)
+        counting = bool(cache.reset("statistics"))  # diskcache reads a setting so
         cache.stats(enable=False)  # looking through the cache is no use of it
         for key in list(cache):
-            if not all(Path(path).exists() for path in _local_paths(cache.get(key, default=b""))):
+            literals: Any = cache.get(key, default=b"")
+            if not all(Path(path).exists() for path in _local_paths(literals)):
                 dropped += bool(cache.delete(key))
         cache.stats(enable=counting)
     if dropped:

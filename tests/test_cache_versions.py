@@ -23,7 +23,11 @@ def test_every_cached_task_is_under_the_lock() -> None:
 
 def test_a_comment_is_no_change_and_a_statement_is(tmp_path: Path) -> None:
     codes = []
-    for text in ("def f():\n    return 1\n", 'def f():\n    """Says more."""\n    # why\n    return 1\n', "def f():\n    return 2\n"):
+    for text in (
+        "def f():\n    return 1\n",
+        'def f():\n    """Says more."""\n    # why\n    return 1\n',
+        "def f():\n    return 2\n",
+    ):
         path = tmp_path / "module.py"
         path.write_text(text)
         codes.append(cache_lock._code(path))

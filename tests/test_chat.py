@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from posttrain.chat import decode_completion, encode_messages, encode_text, extend_conversation, render_messages
 from posttrain.errors import ConfigError
 from tests.tiny_models import BOS_ID, CHAT_TEMPLATE, EOS_ID, build_tiny_tokenizer
@@ -103,7 +104,8 @@ def test_a_second_turn_continues_the_template_after_the_sampled_end_token() -> N
     stopped = [*ids_of("yo"), EOS_ID]
     assert extend_conversation(tokenizer, first, stopped, new) == [*first, *stopped, *ids_of("\nuser: more</s>\nassistant: ")]
     truncated = ids_of("yo")
-    assert extend_conversation(tokenizer, first, truncated, new) == [*first, *truncated, *ids_of("</s>\nuser: more</s>\nassistant: ")]
+    closed = ids_of("</s>\nuser: more</s>\nassistant: ")
+    assert extend_conversation(tokenizer, first, truncated, new) == [*first, *truncated, *closed]
 
 
 def test_a_think_tag_opened_by_the_generation_prompt_is_closed_once_and_turns_are_prefixes() -> None:

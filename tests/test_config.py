@@ -49,7 +49,12 @@ def test_every_wrong_field_is_reported_at_once() -> None:
 
 
 def test_shared_values_follow_from_one_place() -> None:
-    flat: dict[str, Any] = {"rollout.temperature": 0.7, "data.max_completion_tokens": 100, "loop.seed": 5, "advantage.scaling": "batch"}
+    flat: dict[str, Any] = {
+        "rollout.temperature": 0.7,
+        "data.max_completion_tokens": 100,
+        "loop.seed": 5,
+        "advantage.scaling": "batch",
+    }
     settings = config.resolve(flat, "")
     assert settings.learner.temperature == 0.7
     assert settings.rollout.max_completion_tokens == settings.learner.max_completion_tokens == 100

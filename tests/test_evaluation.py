@@ -93,7 +93,9 @@ def test_bootstrap_interval_is_not_empty_when_all_prompts_agree(mean: float) -> 
 
 
 def test_summarise_leaves_verifier_errors_out_of_every_denominator_and_counts_them() -> None:
-    sampled = verdicts({"a": ["pass", "fail", "error", "pass"], "b": ["fail", "timeout", "unparseable", "fail"], "c": ["error"] * 4})
+    sampled = verdicts(
+        {"a": ["pass", "fail", "error", "pass"], "b": ["fail", "timeout", "unparseable", "fail"], "c": ["error"] * 4}
+    )
     greedy = verdicts({"a": ["pass"], "b": ["fail"], "c": ["error"]})
     metrics = summarise(sampled, greedy, SETTINGS, iteration=3)
     found = values_of(metrics)

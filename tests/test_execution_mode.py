@@ -18,10 +18,17 @@ from tasks.verify import verify
 from tests.execution_mode import Executor, TaskFailedError, s3_server
 
 SETTINGS = config.resolve(
-    {"data.prompts": "brackets?size=16", "data.evaluation_prompts": "brackets?size=4&seed=1000001", "rollout.engine": "transformers",
-     "rollout.group_size": 2, "loop.prompts_per_iteration": 4, "loop.num_shards": 1, "learner.kl_coef": 0.1},
+    {
+        "data.prompts": "brackets?size=16",
+        "data.evaluation_prompts": "brackets?size=4&seed=1000001",
+        "rollout.engine": "transformers",
+        "rollout.group_size": 2,
+        "loop.prompts_per_iteration": 4,
+        "loop.num_shards": 1,
+        "learner.kl_coef": 0.1,
+    },
     "{learner: {groups_per_step: 4, groups_per_microbatch: 4}, data: {max_completion_tokens: 6}}",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -32,7 +39,13 @@ def executor() -> Iterator[Executor]:
 
 def verify_in_flyte(executor: Executor, sampled: dict, prompts: object, settings: GrpoSettings) -> dict:
     return executor.run(
-        verify, rollouts=sampled["rollouts"], prompts=prompts, settings=settings.verify, max_completion_tokens=6, iteration=1, shard=0
+        verify,
+        rollouts=sampled["rollouts"],
+        prompts=prompts,
+        settings=settings.verify,
+        max_completion_tokens=6,
+        iteration=1,
+        shard=0,
     )
 
 
@@ -41,18 +54,34 @@ def test_an_iteration_runs_task_by_task_through_s3(executor: Executor, tmp_path:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
     prepared = executor.run(prepare, policy_directory=base["policy"], data=SETTINGS.data, loop=SETTINGS.loop)
     sampled = executor.run(
-        rollouts, policy_directory=base["policy"], prompts=prepared["evaluation_prompts"], settings=SETTINGS.rollout, iteration=1,
-        shard=0, greedy=False,
+        rollouts,
+        policy_directory=base["policy"],
+        prompts=prepared["evaluation_prompts"],
+        settings=SETTINGS.rollout,
+        iteration=1,
+        shard=0,
+        greedy=False,
     )
     judged = verify_in_flyte(executor, sampled, prepared["evaluation_prompts"], SETTINGS)
     scored = executor.run(
-        reference_logprobs, rollouts=[executor.to_python(sampled["rollouts"], TableFile)],
-        verdicts=[executor.to_python(judged["verdicts"], TableFile)], reference=base["policy"], advantage=SETTINGS.advantage, kl_coef=0.1,
-        temperature=1.0, dtype="float32", iteration=1, shard=0,
+        reference_logprobs,
+        rollouts=[executor.to_python(sampled["rollouts"], TableFile)],
+        verdicts=[executor.to_python(judged["verdicts"], TableFile)],
+        reference=base["policy"],
+        advantage=SETTINGS.advantage,
+        kl_coef=0.1,
+        temperature=1.0,
+        dtype="float32",
+        iteration=1,
+        shard=0,
     )
     updated = executor.run(
-        update, policy_directory=base["policy"], state=base["state"], scored=[executor.to_python(scored["scored"], TableFile)],
-        settings=SETTINGS.learner, iteration=1,
+        update,
+        policy_directory=base["policy"],
+        state=base["state"],
+        scored=[executor.to_python(scored["scored"], TableFile)],
+        settings=SETTINGS.learner,
+        iteration=1,
     )
 
     table = tables.read_table(executor.to_python(scored["scored"], TableFile).path, "SCORED")

@@ -78,7 +78,15 @@ def test_a_map_keeps_its_order_and_takes_no_elements_too(values: list[float], ex
 
 
 def run_on_command_line(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("pyflyte")), "-c", "flyte.config", "run", "workflows/grpo.py", "grpo", *arguments]
+    command = [
+        str(Path(sys.executable).with_name("pyflyte")),
+        "-c",
+        "flyte.config",
+        "run",
+        "workflows/grpo.py",
+        "grpo",
+        *arguments,
+    ]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -36,8 +36,8 @@ ENTITIES = {
 
 def test_registration_dry_run_lists_exactly_the_public_entities() -> None:
     command = [
-        str(Path(sys.executable).with_name("pyflyte")), "-c", "flyte.config", "register", "--dry-run", "--version", "v", "--copy", "none",
-        "workflows",
+        str(Path(sys.executable).with_name("pyflyte")), "-c", "flyte.config",
+        "register", "--dry-run", "--version", "v", "--copy", "none", "workflows",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +48,8 @@ def test_registration_dry_run_lists_exactly_the_public_entities() -> None:
 
 
 def test_registering_needs_neither_torch_nor_vllm() -> None:
-    code = "import sys, workflows.grpo; print(sorted({'torch', 'vllm', 'trl', 'transformers', 'mlflow', 'matplotlib'} & set(sys.modules)))"
+    heavy = {"torch", "vllm", "trl", "transformers", "mlflow", "matplotlib"}
+    code = f"import sys, workflows.grpo; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from posttrain import tables
-from posttrain.engines.base import GenerationRequest, SamplingParameters
+from posttrain.engines.base import SamplingParameters
 from posttrain.engines.transformers_engine import TransformersEngine
 from posttrain.errors import EngineError
 from posttrain.policy import load_tokenizer
@@ -33,11 +34,9 @@ def engine(policy: Path) -> TransformersEngine:
 
 
 def prompts(*all_ids: list[int]) -> pa.Table:
-    return tables.from_rows("PROMPTS", [
-        {"prompt_id": f"p{number}", "messages": [{"role": "user", "content": "?"}], "prompt_ids": ids, "verifier": "exact", "answer": "1",
-         "source": "test"}
-        for number, ids in enumerate(all_ids)
-    ])
+    same = {"messages": [{"role": "user", "content": "?"}], "verifier": "exact", "answer": "1", "source": "test"}
+    rows = [{"prompt_id": f"p{number}", "prompt_ids": ids, **same} for number, ids in enumerate(all_ids)]
+    return tables.from_rows("PROMPTS", rows)
 
 
 def generate(engine: TransformersEngine, policy: Path, table: pa.Table, **changes: Any) -> pa.Table:
@@ -104,8 +103,10 @@ def test_metrics_by_hand() -> None:
     ]
     rollouts = tables.from_rows("ROLLOUTS", [row(*values, missing=number == 3) for number, values in enumerate(rows)])
     assert metrics(rollouts) == {
-        "rollout/num_completions": 4, "rollout/num_tokens": 12, "rollout/mean_completion_tokens": 3, "rollout/max_completion_tokens": 5,
-        "rollout/share_truncated": 0.25, "rollout/share_aborted": 0.25, "rollout/share_duplicates": 0.25, "rollout/num_missing_logprobs": 1,
+        "rollout/num_completions": 4, "rollout/num_tokens": 12,
+        "rollout/mean_completion_tokens": 3, "rollout/max_completion_tokens": 5,
+        "rollout/share_truncated": 0.25, "rollout/share_aborted": 0.25,
+        "rollout/share_duplicates": 0.25, "rollout/num_missing_logprobs": 1,
         "rollout/tokens_per_s": 12 / 6,  # busy from 0 to 4 and from 10 to 12
     }
     assert set(rollout_metrics(rollouts, 5)["iteration"].to_pylist()) == {5}
@@ -116,10 +117,11 @@ def metrics(rollouts: pa.Table) -> dict[str, float]:
     return dict(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
-def row(prompt_id: str, sample_index: int, ids: list[int], reason: str, seconds: tuple[int, int], missing: bool) -> dict[str, Any]:
-    request = GenerationRequest(prompt_id, sample_index, (5,), 1)
+def row(
+    prompt_id: str, sample_index: int, ids: list[int], reason: str, seconds: tuple[int, int], missing: bool,
+) -> dict[str, Any]:
     return {
-        "prompt_id": request.prompt_id, "sample_index": sample_index, "prompt_ids": [5], "completion_ids": ids,
+        "prompt_id": prompt_id, "sample_index": sample_index, "prompt_ids": [5], "completion_ids": ids,
         "behavior_logprobs": None if missing else [-1.0] * len(ids), "policy_versions": [{"version": 0, "num_tokens": len(ids)}],
         "finish_reason": reason, "completion": "", "seed": 1, "engine": "vllm",
         "started_at": START + timedelta(seconds=seconds[0]), "finished_at": START + timedelta(seconds=seconds[1]),

@@ -20,16 +20,31 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def rollout(**changes: Any) -> dict[str, Any]:
     row = {
-        "prompt_id": "p", "sample_index": 0, "prompt_ids": [1, 2], "completion_ids": [3, 4], "behavior_logprobs": [-0.5, -1.0],
-        "policy_versions": [{"version": 0, "num_tokens": 2}], "finish_reason": "stop", "completion": "ab", "seed": 7,
-        "engine": "vllm", "started_at": NOW, "finished_at": NOW,
+        "prompt_id": "p",
+        "sample_index": 0,
+        "prompt_ids": [1, 2],
+        "completion_ids": [3, 4],
+        "behavior_logprobs": [-0.5, -1.0],
+        "policy_versions": [{"version": 0, "num_tokens": 2}],
+        "finish_reason": "stop",
+        "completion": "ab",
+        "seed": 7,
+        "engine": "vllm",
+        "started_at": NOW,
+        "finished_at": NOW,
     }
     return row | changes
 
 
 def verdict(**changes: Any) -> dict[str, Any]:
     row = {
-        "prompt_id": "p", "sample_index": 0, "outcome": "pass", "reward": 1.0, "detail": "", "seconds": 0.1, "verifier": "exact",
+        "prompt_id": "p",
+        "sample_index": 0,
+        "outcome": "pass",
+        "reward": 1.0,
+        "detail": "",
+        "seconds": 0.1,
+        "verifier": "exact",
         "verifier_version": "1",
     }
     return row | changes
@@ -48,8 +63,15 @@ def test_a_key_absent_from_a_row_is_null_not_a_lost_column() -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("sample_index", 0.5), ("sample_index", True), ("seed", 2**63), ("completion_ids", [1.5, 2]), ("completion_ids", [2**31, 1]),
-     ("seed", "seven"), ("completion", 5)],
+    [
+        ("sample_index", 0.5),
+        ("sample_index", True),
+        ("seed", 2**63),
+        ("completion_ids", [1.5, 2]),
+        ("completion_ids", [2**31, 1]),
+        ("seed", "seven"),
+        ("completion", 5),
+    ],
 )
 def test_a_value_that_does_not_fit_is_named_with_column_and_row(column: str, value: Any) -> None:
     with pytest.raises(ContractError) as error:
@@ -114,7 +136,9 @@ def test_any_text_survives_the_file(tmp_path: Path) -> None:
 
 def test_an_empty_shard_keeps_the_schema_in_any_order(tmp_path: Path) -> None:
     full = tables.from_rows("VERDICTS", [verdict(reward=None, outcome="error")])
-    files = [tables.write_table(table, "VERDICTS", tmp_path / f"{n}.arrow") for n, table in enumerate([tables.empty("VERDICTS"), full])]
+    files = [
+        tables.write_table(table, "VERDICTS", tmp_path / f"{n}.arrow") for n, table in enumerate([tables.empty("VERDICTS"), full])
+    ]
     for order in itertools.permutations(files):
         assert tables.concat("VERDICTS", [tables.read_table(path, "VERDICTS") for path in order]).num_rows == 1
     assert tables.concat("VERDICTS", []).schema == tables.VERDICTS

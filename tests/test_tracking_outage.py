@@ -22,7 +22,9 @@ mlflow = pytest.importorskip("mlflow")
 
 
 def one_metric(iteration: int) -> object:
-    return tables.from_rows("METRICS", [{"iteration": iteration, "step": iteration, "name": "train/loss", "value": 1.0 - iteration / 10}])
+    return tables.from_rows(
+        "METRICS", [{"iteration": iteration, "step": iteration, "name": "train/loss", "value": 1.0 - iteration / 10}]
+    )
 
 
 def free_port() -> int:
@@ -42,7 +44,11 @@ def test_an_absent_server_costs_little_time_and_no_password(tmp_path: Path, capl
     assert tracker.num_spooled == 8
     assert tracker.replay() == 0
     assert tracker.run_url() is None
-    kept = caplog.text + "".join(path.read_text() for path in tmp_path.iterdir()) + " ".join(path.name for path in tmp_path.iterdir())
+    kept = (
+        caplog.text
+        + "".join(path.read_text() for path in tmp_path.iterdir())
+        + " ".join(path.name for path in tmp_path.iterdir())
+    )
     assert "training goes on" in caplog.text
     assert "hunter2" not in kept
 
@@ -66,8 +72,8 @@ def test_a_silent_server_is_given_up_and_then_left_alone(tmp_path: Path, monkeyp
 @contextmanager
 def mlflow_server(directory: Path, port: int) -> Iterator[None]:
     command = [
-        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--host", "127.0.0.1",
-        "--port", str(port), "--workers", "1", "--artifacts-destination", str(directory / "artifacts"),
+        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{directory}/mlflow.db",
+        "--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--artifacts-destination", str(directory / "artifacts"),
     ]  # fmt: skip
     environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     log = (directory / "server.log").open("ab")

@@ -76,7 +76,7 @@ def test_grpo_learns_and_everything_is_recorded(run: Any) -> None:
 
     shards = scored(done.workspace)
     assert len(shards) == 4 * 2
-    versions = [set(run["version"] for runs in shard["policy_versions"].to_pylist() for run in runs) for shard in shards]
+    versions = [{run["version"] for runs in shard["policy_versions"].to_pylist() for run in runs} for shard in shards]
     first = min(versions[0])
     assert versions == [{first + iteration} for iteration in range(4) for _ in range(2)]  # synchronous: always the newest
 
@@ -96,7 +96,9 @@ def test_grpo_learns_and_everything_is_recorded(run: Any) -> None:
 
 def test_staleness_is_an_edge_and_the_loss_corrects_for_it(run: Any) -> None:
     done = run(num_iterations=3, staleness=1, num_shards=1, overrides="{evaluation: {every: 3, num_samples: 1, pass_at: [1]}}")
-    versions = [min(run["version"] for runs in shard["policy_versions"].to_pylist() for run in runs) for shard in scored(done.workspace)]
+    versions = [
+        min(run["version"] for runs in shard["policy_versions"].to_pylist() for run in runs) for shard in scored(done.workspace)
+    ]
     base = versions[0]
     assert versions == [base, base, base + 1]  # iterations 1 and 2 sample from the base policy, 3 from policy 1
     gap = metric(done.workspace, "train/behavior_gap_mean")
@@ -105,7 +107,9 @@ def test_staleness_is_an_edge_and_the_loss_corrects_for_it(run: Any) -> None:
 
 
 def test_a_reached_target_ends_sampling_and_training(run: Any) -> None:
-    done = run(num_iterations=4, num_shards=1, target_pass_rate=0.05, overrides="{evaluation: {every: 1, num_samples: 1, pass_at: [1]}}")
+    done = run(
+        num_iterations=4, num_shards=1, target_pass_rate=0.05, overrides="{evaluation: {every: 1, num_samples: 1, pass_at: [1]}}"
+    )
     assert scored(done.workspace) == []  # the warm start already passes 5 %
     assert not (done.report.parent / "checkpoints").exists() or not list((done.report.parent / "checkpoints").iterdir())
     assert runs(done.workspace)[0].info.status == "FINISHED"

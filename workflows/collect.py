@@ -55,7 +55,12 @@ def refill(
 
 @dynamic(**COMPILER)
 def evaluate_policy(
-    policy_directory: PolicyDirectory, prompts: TableFile, settings: GrpoSettings, iteration: int, stop: bool, last_pass_rate: float
+    policy_directory: PolicyDirectory,
+    prompts: TableFile,
+    settings: GrpoSettings,
+    iteration: int,
+    stop: bool,
+    last_pass_rate: float,
 ) -> PolicyEvaluated:
     """Sampled and greedy completions of the held-out prompts, judged; when the run has stopped, the last result."""
     if stop:
@@ -68,8 +73,11 @@ def evaluate_policy(
             policy_directory, prompts, _with_group_size(settings, 1), iteration, EVALUATION_SHARD, greedy=True
         )
         summary = evaluate(
-            sampled=sampled_verdicts.verdicts, greedy=greedy_verdicts.verdicts, settings=settings.evaluation,
-            target_pass_rate=settings.loop.target_pass_rate, iteration=iteration,
+            sampled=sampled_verdicts.verdicts,
+            greedy=greedy_verdicts.verdicts,
+            settings=settings.evaluation,
+            target_pass_rate=settings.loop.target_pass_rate,
+            iteration=iteration,
         )
     events = [sampled.events, sampled_verdicts.events, greedy.events, greedy_verdicts.events]
     return PolicyEvaluated(summary.metrics, events, summary.pass_rate, summary.stop)
@@ -95,8 +103,13 @@ def _collect_shard(
             .else_()
             .then(
                 refill(
-                    policy_directory=policy_directory, prompts=prompts, settings=settings, iteration=iteration, shard=shard,
-                    refill_round=refill_round, num_missing_groups=missing,
+                    policy_directory=policy_directory,
+                    prompts=prompts,
+                    settings=settings,
+                    iteration=iteration,
+                    shard=shard,
+                    refill_round=refill_round,
+                    num_missing_groups=missing,
                 )
             )
         )
@@ -104,9 +117,15 @@ def _collect_shard(
         events += [more.rollout_events, more.verify_events]
         missing = more.num_missing_groups
     scored = reference_logprobs(
-        rollouts=[table for table, _ in rounds], verdicts=[table for _, table in rounds], reference=reference,
-        advantage=settings.advantage, kl_coef=settings.learner.kl_coef, temperature=settings.learner.temperature,
-        dtype=settings.learner.dtype.value, iteration=iteration, shard=shard,
+        rollouts=[table for table, _ in rounds],
+        verdicts=[table for _, table in rounds],
+        reference=reference,
+        advantage=settings.advantage,
+        kl_coef=settings.learner.kl_coef,
+        temperature=settings.learner.temperature,
+        dtype=settings.learner.dtype.value,
+        iteration=iteration,
+        shard=shard,
     )
     return scored.scored, [*events, scored.events]
 
@@ -115,11 +134,20 @@ def _sample_and_verify(
     policy_directory: Any, prompts: FlyteFile, settings: GrpoSettings, iteration: int, shard: int, greedy: bool = False
 ) -> tuple[Any, Any]:
     sampled = rollouts(
-        policy_directory=policy_directory, prompts=prompts, settings=settings.rollout, iteration=iteration, shard=shard, greedy=greedy
+        policy_directory=policy_directory,
+        prompts=prompts,
+        settings=settings.rollout,
+        iteration=iteration,
+        shard=shard,
+        greedy=greedy,
     )
     judged = verify(
-        rollouts=sampled.rollouts, prompts=prompts, settings=settings.verify,
-        max_completion_tokens=settings.data.max_completion_tokens, iteration=iteration, shard=shard,
+        rollouts=sampled.rollouts,
+        prompts=prompts,
+        settings=settings.verify,
+        max_completion_tokens=settings.data.max_completion_tokens,
+        iteration=iteration,
+        shard=shard,
     )
     return sampled, judged
 
@@ -133,7 +161,11 @@ def _select(
 ) -> FlyteFile:
     """The prompts of one shard and round, as a file: selection is cheap, so it needs no task of its own."""
     chosen = selection.select_prompts(
-        artifacts.read(prompts, "PROMPTS"), loop, iteration=iteration, shard=shard, refill_round=refill_round,
+        artifacts.read(prompts, "PROMPTS"),
+        loop,
+        iteration=iteration,
+        shard=shard,
+        refill_round=refill_round,
         num_missing_groups=num_missing_groups,
     )
     return artifacts.write(chosen, "PROMPTS", "select")

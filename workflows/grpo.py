@@ -47,7 +47,7 @@ def grpo_loop(
     execution: str,
 ) -> Trained:
     """Iteration i samples from policy i − 1 − staleness and makes policy i; that edge is all there is to asynchrony."""
-    loop, policies = settings.loop, [base]
+    loop, policies, states = settings.loop, [base], [state]
     with outside_branch():
         last = evaluate_policy(
             policy_directory=base, prompts=evaluation_prompts, settings=settings, iteration=0, stop=False, last_pass_rate=0.0
@@ -55,8 +55,13 @@ def grpo_loop(
         evaluated = {0: last}
         recorded = [
             record(
-                settings=settings, execution=execution, iteration=0, prompts=prompts, scored=[],
-                metrics=[warm_start_metrics, last.metrics], task_events=[[warm_start_events], last.events],
+                settings=settings,
+                execution=execution,
+                iteration=0,
+                prompts=prompts,
+                scored=[],
+                metrics=[warm_start_metrics, last.metrics],
+                task_events=[[warm_start_events], last.events],
             )
         ]
         for iteration in range(1, loop.num_iterations + 1):
@@ -64,43 +69,67 @@ def grpo_loop(
             # Without a target there is no edge from an evaluation to the next rollouts.
             stop = evaluated[max(n for n in evaluated if n <= sampler)].stop if loop.target_pass_rate > 0 else False
             collected = collect(
-                policy_directory=policies[sampler], reference=base, prompts=prompts, settings=settings, iteration=iteration, stop=stop
+                policy_directory=policies[sampler],
+                reference=base,
+                prompts=prompts,
+                settings=settings,
+                iteration=iteration,
+                stop=stop,
             )
             updated = (
                 conditional(f"update_{iteration}")
                 .if_(collected.stopped.is_true())
-                .then(keep_policy(policy_directory=policies[-1], state=state))
+                .then(keep_policy(policy_directory=policies[-1], state=states[-1]))
                 .else_()
                 .then(
                     update(
-                        policy_directory=policies[-1], state=state, scored=collected.scored, settings=settings.learner,
+                        policy_directory=policies[-1],
+                        state=states[-1],
+                        scored=collected.scored,
+                        settings=settings.learner,
                         iteration=iteration,
                     )
                 )
             )
             policies.append(updated.policy)
-            state = updated.state
+            states.append(updated.state)
             metrics, events, pass_rate = [updated.metrics], [collected.events, [updated.events]], NOT_EVALUATED
             if iteration % settings.evaluation.every == 0 or iteration == loop.num_iterations:
                 last = evaluate_policy(
-                    policy_directory=updated.policy, prompts=evaluation_prompts, settings=settings, iteration=iteration,
-                    stop=collected.stopped, last_pass_rate=last.pass_rate,
+                    policy_directory=updated.policy,
+                    prompts=evaluation_prompts,
+                    settings=settings,
+                    iteration=iteration,
+                    stop=collected.stopped,
+                    last_pass_rate=last.pass_rate,
                 )
                 evaluated[iteration] = last
                 metrics, events, pass_rate = [*metrics, last.metrics], [*events, last.events], last.pass_rate
             checkpoint(
-                policy_directory=updated.policy, state=updated.state, settings=settings.tracking, execution=execution,
-                iteration=iteration, pass_rate=pass_rate,
+                policy_directory=updated.policy,
+                state=states[-1],
+                settings=settings.tracking,
+                execution=execution,
+                iteration=iteration,
+                pass_rate=pass_rate,
             )
             recorded.append(
                 record(
-                    settings=settings, execution=execution, iteration=iteration, prompts=prompts, scored=collected.scored,
-                    metrics=metrics, task_events=events,
+                    settings=settings,
+                    execution=execution,
+                    iteration=iteration,
+                    prompts=prompts,
+                    scored=collected.scored,
+                    metrics=metrics,
+                    task_events=events,
                 )
             )
     return Trained(
-        policies[-1], [item.metrics for item in recorded], [item.events for item in recorded],
-        [item.samples for item in recorded], last.pass_rate,
+        policies[-1],
+        [item.metrics for item in recorded],
+        [item.events for item in recorded],
+        [item.samples for item in recorded],
+        last.pass_rate,
     )
 
 
@@ -117,19 +146,32 @@ def run_grpo(settings: GrpoSettings, execution: str, has_demonstrations: bool, d
         .if_(has_demonstrations.is_true())
         .then(
             warm_start(
-                policy_directory=base.policy, settings=settings.warm_start, system_prompt=settings.data.system_prompt,
-                trust_remote_code=settings.data.trust_remote_code, demonstrations_digest=demonstrations_digest,
+                policy_directory=base.policy,
+                settings=settings.warm_start,
+                system_prompt=settings.data.system_prompt,
+                trust_remote_code=settings.data.trust_remote_code,
+                demonstrations_digest=demonstrations_digest,
             )
         )
         .else_()
         .then(no_warm_start(policy_directory=base.policy))
     )
     trained = grpo_loop(
-        base=started.policy, state=base.state, prompts=prepared.prompts, evaluation_prompts=prepared.evaluation_prompts,
-        warm_start_metrics=started.metrics, warm_start_events=started.events, settings=settings, execution=started_run,
+        base=started.policy,
+        state=base.state,
+        prompts=prepared.prompts,
+        evaluation_prompts=prepared.evaluation_prompts,
+        warm_start_metrics=started.metrics,
+        warm_start_events=started.events,
+        settings=settings,
+        execution=started_run,
     )
     finished = report(
-        settings=settings, execution=started_run, metrics=trained.metrics, task_events=trained.events, samples=trained.samples,
+        settings=settings,
+        execution=started_run,
+        metrics=trained.metrics,
+        task_events=trained.events,
+        samples=trained.samples,
         prompts=prepared.prompts,
     )
     return GrpoResult(trained.policy, finished, trained.pass_rate)
@@ -187,15 +229,33 @@ def grpo(
         overrides: YAML or JSON for every other setting, for example {learner: {clip_high: 0.3}}.
     """
     launched = launch(
-        run_name=run_name, experiment=experiment, model=model, prompts=prompts, evaluation_prompts=evaluation_prompts,
-        verifier=verifier, demonstrations=demonstrations, engine=engine, num_iterations=num_iterations,
-        prompts_per_iteration=prompts_per_iteration, group_size=group_size, num_shards=num_shards, staleness=staleness,
-        temperature=temperature, max_prompt_tokens=max_prompt_tokens, max_completion_tokens=max_completion_tokens,
-        loss_type=loss_type, learning_rate=learning_rate, kl_coef=kl_coef, target_pass_rate=target_pass_rate, seed=seed,
+        run_name=run_name,
+        experiment=experiment,
+        model=model,
+        prompts=prompts,
+        evaluation_prompts=evaluation_prompts,
+        verifier=verifier,
+        demonstrations=demonstrations,
+        engine=engine,
+        num_iterations=num_iterations,
+        prompts_per_iteration=prompts_per_iteration,
+        group_size=group_size,
+        num_shards=num_shards,
+        staleness=staleness,
+        temperature=temperature,
+        max_prompt_tokens=max_prompt_tokens,
+        max_completion_tokens=max_completion_tokens,
+        loss_type=loss_type,
+        learning_rate=learning_rate,
+        kl_coef=kl_coef,
+        target_pass_rate=target_pass_rate,
+        seed=seed,
         overrides=overrides,
     )
     result = run_grpo(
-        settings=launched.settings, execution=launched.execution, has_demonstrations=launched.has_demonstrations,
+        settings=launched.settings,
+        execution=launched.execution,
+        has_demonstrations=launched.has_demonstrations,
         demonstrations_digest=launched.demonstrations_digest,
     )
     return GrpoResult(result.policy, result.report, result.pass_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,9 +34,11 @@ def learning_curve(metrics: pa.Table) -> str:
         _plot_rates(axes, greedy, "greedy", "second")
         if best_of:
             k, curve = best_of
-            axes.plot([r.iteration for r in curve], [r.value for r in curve], "--", color=COLOURS["muted"], lw=1.2, label=f"any of {k}")
+            axes.plot(
+                [r.iteration for r in curve], [r.value for r in curve], "--", color=COLOURS["muted"], lw=1.2, label=f"any of {k}"
+            )
         _percent_axis(axes)
-        _iteration_axis(axes, [rate.iteration for rate in sampled or greedy])
+        _whole_numbers(axes, "iteration", [rate.iteration for rate in sampled or greedy])
         _legend(axes)
 
     return draw("learning", WIDTH, HEIGHT, "held-out pass rate by iteration", plot)
@@ -44,7 +46,9 @@ def learning_curve(metrics: pa.Table) -> str:
 
 def outcome_shares(samples: Mapping[int, pa.Table]) -> str:
     """Share of each outcome among the completions of an iteration, stacked."""
-    counts = {iteration: _count(scored["outcome"].to_pylist()) for iteration, scored in sorted(samples.items()) if scored.num_rows}
+    counts = {
+        iteration: _count(scored["outcome"].to_pylist()) for iteration, scored in sorted(samples.items()) if scored.num_rows
+    }
     if not counts:
         return ""
 
@@ -56,7 +60,7 @@ def outcome_shares(samples: Mapping[int, pa.Table]) -> str:
                 axes.bar(list(counts), shares, bottom=bottom, width=0.82, color=COLOURS[outcome], label=outcome)
                 bottom += shares
         _percent_axis(axes)
-        _iteration_axis(axes, list(counts))
+        _whole_numbers(axes, "iteration", list(counts))
         _legend(axes)
 
     return draw("outcomes", WIDTH, HEIGHT, "outcomes by iteration", plot)
@@ -82,7 +86,7 @@ def reward_distribution(samples: Mapping[int, pa.Table]) -> str:
         means = [float(values.mean()) for values in rewards.values()]
         axes.plot(list(rewards), means, "o-", color=COLOURS["second"], markersize=4, label="mean reward")
         axes.set_ylim(float(edges[0]) - height / 4, float(edges[-1]) + height / 4)
-        _iteration_axis(axes, list(rewards))
+        _whole_numbers(axes, "iteration", list(rewards))
         _legend(axes)
 
     return draw("rewards", WIDTH, HEIGHT, "distribution of rewards by iteration", plot)
@@ -131,7 +135,7 @@ def _small(name: str, values: Mapping[int, float]) -> str:
 
     def plot(axes: Axes) -> None:
         axes.plot(steps, heights, color=COLOURS["accent"], lw=1.6, marker="o" if len(steps) < 30 else "", markersize=3)
-        axes.set_xlabel("optimiser step")
+        _whole_numbers(axes, "optimiser step", steps)
 
     return draw("".join(c if c.isalnum() else "-" for c in name), SMALL_WIDTH, SMALL_HEIGHT, f"{name} by step", plot)
 
@@ -175,13 +179,14 @@ def _percent_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(_percent_text)
 
 
-def _iteration_axis(axes: Axes, iterations: list[int]) -> None:
+def _whole_numbers(axes: Axes, label: str, places: Sequence[float]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel("iteration")
+    axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    if len(set(iterations)) == 1:
-        axes.set_xlim(iterations[0] - 1, iterations[0] + 1)
+    if len(set(places)) == 1:
+        axes.set_xlim(places[0] - 1, places[0] + 1)
+        axes.set_xticks([places[0]])
 
 
 def _legend(axes: Axes) -> None:

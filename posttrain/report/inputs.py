@@ -33,12 +33,12 @@ class ReportInputs:
         tables.validate(self.events, "EVENTS")
         for scored in self.samples.values():
             tables.validate(scored, "SCORED")
-        if isinstance(self.prompts, pa.Table):
+        if not isinstance(self.prompts, Mapping):
             tables.validate(self.prompts, "PROMPTS")
 
     def prompt_texts(self) -> Mapping[str, str]:
         """prompt_id → the messages as a person reads them."""
-        if not isinstance(self.prompts, pa.Table):
+        if isinstance(self.prompts, Mapping):
             return self.prompts
         rows = self.prompts.select(["prompt_id", "messages"]).to_pylist()
         return {row["prompt_id"]: _read(row["messages"]) for row in rows}

@@ -55,13 +55,17 @@ def render_report(inputs: ReportInputs) -> str:
 
 def _header(inputs: ReportInputs) -> str:
     sampled, greedy = rates(inputs.metrics, SAMPLED), rates(inputs.metrics, GREEDY)
-    sentences = [describe_change(f"the {name} pass rate", curve) for name, curve in (("sampled", sampled), ("greedy", greedy)) if curve]
+    sentences = [
+        describe_change(f"the {name} pass rate", curve) for name, curve in (("sampled", sampled), ("greedy", greedy)) if curve
+    ]
     headline = escape("; ".join(sentences) or "no evaluation yet")
     headline = re.sub(r"\([^)]*\)", r"<span>\g<0></span>", headline[0].upper() + headline[1:]).replace(" %", "&nbsp;%")
     confidence = inputs.settings.get("evaluation.confidence", "")
     note = f"In brackets the {percent(float(confidence))} interval. " if sentences and confidence else ""
     time_line = describe_time(inputs.events)
-    links = "".join(f"<dt>{safe_html(label)}</dt><dd><code>{safe_html(text)}</code></dd>" for label, text in inputs.links.items())
+    links = "".join(
+        f"<dt>{safe_html(label)}</dt><dd><code>{safe_html(text)}</code></dd>" for label, text in inputs.links.items() if text
+    )
     return (
         f"<header><h1>{safe_html(inputs.title)}</h1>"
         f'<p class="headline">{headline}.</p>'
@@ -81,7 +85,7 @@ def _tiles(inputs: ReportInputs, sampled: list[Rate], greedy: list[Rate]) -> str
     iterations = set(inputs.samples) | {row for row in inputs.metrics["iteration"].to_pylist() if row is not None}
     if iterations:
         tiles.append(("last iteration", str(max(iterations))))
-    if inputs.samples:
+    if any(scored.num_rows for scored in inputs.samples.values()):
         tiles.append(("completions judged", f"{sum(_num_judged(inputs, iteration) for iteration in inputs.samples):,}"))
     if inputs.events.num_rows:
         tiles.append(("wall time", duration_text(wall_seconds(inputs.events))))
@@ -140,13 +144,15 @@ def _sample(row: Row, prompts: Mapping[str, str]) -> str:
 
 
 def _settings(inputs: ReportInputs) -> str:
-    rows = "".join(f"<tr><th>{safe_html(name)}</th><td>{safe_html(value)}</td></tr>" for name, value in sorted(inputs.settings.items()))
+    rows = "".join(
+        f"<tr><th>{safe_html(name)}</th><td>{safe_html(value)}</td></tr>" for name, value in sorted(inputs.settings.items())
+    )
     table = f"<details><summary>{len(inputs.settings)} settings</summary><table>{rows}</table></details>"
     return _section("Settings", table if rows else "")
 
 
 def _section(title: str, content: str) -> str:
-    return f'<section><h2>{escape(title)}</h2>{content or "<p class=muted>Nothing recorded yet.</p>"}</section>\n'
+    return f"<section><h2>{escape(title)}</h2>{content or '<p class=muted>Nothing recorded yet.</p>'}</section>\n"
 
 
 def _figure(title: str, note: str, figure: str) -> str:

@@ -22,15 +22,19 @@ def choose(samples: Mapping[int, pa.Table]) -> list[tuple[str, list[Row]]]:
 
     A row is SCORED's readable columns with `iteration` and `num_tokens`.
     """
+    samples = {iteration: scored for iteration, scored in samples.items() if scored.num_rows}
     if not samples:
         return []
     latest = _rows(max(samples), samples[max(samples)])
     judged = [row for row in latest if row["reward"] is not None]
     whole = [row for row in judged if row["finish_reason"] != "length" and row["outcome"] != "timeout"]
+    rewards = [row["reward"] for row in whole]
+    best = [row for row in whole if row["reward"] > min(rewards)] or whole
+    worst = [row for row in whole if row["reward"] < max(rewards)]
     chosen: set[tuple[int, str, int]] = set()
     return [
-        ("Best", _take(sorted(whole, key=lambda row: (-row["reward"], row["num_tokens"], _key(row))), chosen)),
-        ("Worst", _take(sorted(whole, key=lambda row: (row["reward"], -row["num_tokens"], _key(row))), chosen)),
+        ("Best", _take(sorted(best, key=lambda row: (-row["reward"], row["num_tokens"], _key(row))), chosen)),
+        ("Worst", _take(sorted(worst, key=lambda row: (row["reward"], -row["num_tokens"], _key(row))), chosen)),
         ("Truncated", _take(_recent(samples, lambda row: row["finish_reason"] == "length"), chosen)),
         ("Timed out", _take(_recent(samples, lambda row: row["outcome"] == "timeout"), chosen)),
         ("Not judged", _take(_recent(samples, lambda row: row["outcome"] == "error"), chosen)),

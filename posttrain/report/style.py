@@ -1,5 +1,6 @@
 """The look of the report, light and dark. A module, because a remote run carries along only Python files."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 STYLE = """\

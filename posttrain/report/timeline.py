@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 WIDTH, ROW_HEIGHT, MARGIN = 1060, 26, 84
 MAX_ROWS = 24
-NUM_PIXELS = 1_000  # intervals closer than one of these pixels are drawn as one
+NUM_PIXELS = 1_000  # intervals of a phase closer than one of these pixels are drawn as one
+MAX_INTERVALS = 3_000  # beyond it wider gaps are closed too, so that the page stays small
 NUM_NAMED_PHASES = 4
 Interval = tuple[float, float]
 
@@ -42,8 +44,12 @@ def describe_time(events: pa.Table) -> str:
     total = sum(seconds.values())
     if not total:
         return ""
-    named = [f"{phase} {percent(value / total)} ({duration_text(value)})" for phase, value in list(seconds.items())[:NUM_NAMED_PHASES]]
-    rest = ["the rest " + duration_text(sum(list(seconds.values())[NUM_NAMED_PHASES:]))] if len(seconds) > NUM_NAMED_PHASES else []
+    named = [
+        f"{phase} {percent(value / total)} ({duration_text(value)})" for phase, value in list(seconds.items())[:NUM_NAMED_PHASES]
+    ]
+    rest = (
+        ["the rest " + duration_text(sum(list(seconds.values())[NUM_NAMED_PHASES:]))] if len(seconds) > NUM_NAMED_PHASES else []
+    )
     return f"{duration_text(wall_seconds(events))} from first to last; busy time: " + ", ".join(named + rest)
 
 
@@ -93,9 +99,17 @@ def _rows(events: pa.Table, total: float) -> dict[str, dict[str, list[Interval]]
         began = (event["started_at"] - start).total_seconds()
         length = (event["finished_at"] - event["started_at"]).total_seconds()
         found[_row_name(event)][event["phase"]].append((began, length))
-    merged = {name: {phase: _merge(intervals, total / NUM_PIXELS) for phase, intervals in row.items()} for name, row in found.items()}
+    gap = total / NUM_PIXELS
+    merged = _merge_rows(found, gap)
+    while sum(len(intervals) for row in merged.values() for intervals in row.values()) > MAX_INTERVALS:
+        gap *= 2
+        merged = _merge_rows(found, gap)
     busiest = sorted(merged, key=lambda name: -sum(length for row in merged[name].values() for _, length in row))[:MAX_ROWS]
     return {name: merged[name] for name in sorted(busiest)}
+
+
+def _merge_rows(rows: Mapping[str, Mapping[str, list[Interval]]], gap: float) -> dict[str, dict[str, list[Interval]]]:
+    return {name: {phase: _merge(intervals, gap) for phase, intervals in row.items()} for name, row in rows.items()}
 
 
 def _row_name(event: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def step_loss(losses: Sequence[torch.Tensor], settings: LearnerSettings) -> torc
 def train_plainly(model: Any, epochs: Sequence[Sequence[Microbatch]], settings: LearnerSettings) -> list[Mapping[str, float]]:
     """Loss and gradient norm of every optimiser step; `model` is trained in place."""
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(settings.adam_beta1, settings.adam_beta2), weight_decay=0.0,
+        model.parameters(), lr=settings.learning_rate, betas=(settings.adam_beta1, settings.adam_beta2), weight_decay=0.0
     )
     rows = {row.key: row for microbatch in epochs[0] for row in microbatch.rows}
     with torch.no_grad():

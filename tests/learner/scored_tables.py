@@ -16,10 +16,18 @@ MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 def rollout_row(prompt_id: str, sample_index: int, completion_ids: Sequence[int] = (5, 6, 2), **values: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "prompt_id": prompt_id, "sample_index": sample_index, "prompt_ids": [1, 8, 9], "completion_ids": list(completion_ids),
+        "prompt_id": prompt_id,
+        "sample_index": sample_index,
+        "prompt_ids": [1, 8, 9],
+        "completion_ids": list(completion_ids),
         "behavior_logprobs": [-1.0] * len(completion_ids),
-        "policy_versions": [{"version": 0, "num_tokens": len(completion_ids)}], "finish_reason": "stop", "completion": "text",
-        "seed": 0, "engine": "none", "started_at": MOMENT, "finished_at": MOMENT,
+        "policy_versions": [{"version": 0, "num_tokens": len(completion_ids)}],
+        "finish_reason": "stop",
+        "completion": "text",
+        "seed": 0,
+        "engine": "none",
+        "started_at": MOMENT,
+        "finished_at": MOMENT,
     }
     return row | values
 
@@ -27,14 +35,25 @@ def rollout_row(prompt_id: str, sample_index: int, completion_ids: Sequence[int]
 def verdict_row(prompt_id: str, sample_index: int, reward: float | None) -> dict[str, Any]:
     outcome = "error" if reward is None else "pass" if reward > 0 else "fail"
     return {
-        "prompt_id": prompt_id, "sample_index": sample_index, "outcome": outcome, "reward": reward, "detail": "", "seconds": 0.0,
-        "verifier": "none", "verifier_version": "1",
+        "prompt_id": prompt_id,
+        "sample_index": sample_index,
+        "outcome": outcome,
+        "reward": reward,
+        "detail": "",
+        "seconds": 0.0,
+        "verifier": "none",
+        "verifier_version": "1",
     }
 
 
 def scored_row(
-    prompt_id: str, sample_index: int, completion_ids: Sequence[int] = (5, 6, 2), *, advantage: float | None = 1.0,
-    reward: float | None = None, **values: Any,
+    prompt_id: str,
+    sample_index: int,
+    completion_ids: Sequence[int] = (5, 6, 2),
+    *,
+    advantage: float | None = 1.0,
+    reward: float | None = None,
+    **values: Any,
 ) -> dict[str, Any]:
     if reward is None and advantage is not None:
         reward = advantage
@@ -47,8 +66,14 @@ def scored_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def random_scored(
-    num_groups: int, group_size: int = 4, seed: int = 0, max_prompt: int = 12, max_completion: int = 20, vocabulary: int = 50,
-    behavior_noise: float = 0.0, model: Any = None,
+    num_groups: int,
+    group_size: int = 4,
+    seed: int = 0,
+    max_prompt: int = 12,
+    max_completion: int = 20,
+    vocabulary: int = 50,
+    behavior_noise: float = 0.0,
+    model: Any = None,
 ) -> pa.Table:
     """Random ids and rewards; behaviour logprobs are the model's own (plus noise) where a model is given."""
     from posttrain.logprobs import token_logprobs

@@ -103,12 +103,21 @@ def test_an_empty_shard_is_scored() -> None:
 
 def test_group_metrics_count_what_carries_no_signal() -> None:
     keys: list[tuple[str, int, float | None]] = [
-        ("signal", 0, 1.0), ("signal", 1, 0.0), ("equal", 0, 1.0), ("equal", 1, 1.0), ("none", 0, None), ("none", 1, None),
-        ("one", 0, None), ("one", 1, 1.0),
+        ("signal", 0, 1.0),
+        ("signal", 1, 0.0),
+        ("equal", 0, 1.0),
+        ("equal", 1, 1.0),
+        ("none", 0, None),
+        ("none", 1, None),
+        ("one", 0, None),
+        ("one", 1, 1.0),
     ]
     scored = score(rollouts(*[key[:2] for key in keys]), verdicts(*keys), GROUP)
     found = {row["name"]: row["value"] for row in group_metrics(scored, 3).to_pylist()}
     assert found == {
-        "train/num_groups": 4, "train/num_zero_variance_groups": 2, "train/num_unjudged_groups": 1, "train/num_abstained_rows": 3,
+        "train/num_groups": 4,
+        "train/num_zero_variance_groups": 2,
+        "train/num_unjudged_groups": 1,
+        "train/num_abstained_rows": 3,
     }
     assert num_trainable_groups(scored) == 1

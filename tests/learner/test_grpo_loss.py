@@ -40,7 +40,7 @@ def sgd(model: Any) -> tuple[Any, Any]:
 
 
 def one_step(
-    rows: Sequence[TrainingRow], settings: LearnerSettings, log_ratios: Sequence[float] | None = None,
+    rows: Sequence[TrainingRow], settings: LearnerSettings, log_ratios: Sequence[float] | None = None
 ) -> Mapping[str, float]:
     """Metrics of one optimiser step over one microbatch; `log_ratios`: log(policy / old) of every token of each row."""
     model = build_tiny_model()
@@ -70,8 +70,7 @@ def one_step(
 )
 def test_every_step_equals_a_plain_computation(values: dict[str, Any]) -> None:
     settings = settings_of(
-        learning_rate=3e-3, groups_per_step=2, groups_per_microbatch=2, num_epochs=2, importance_cap=1.3,
-        **values,
+        learning_rate=3e-3, groups_per_step=2, groups_per_microbatch=2, num_epochs=2, importance_cap=1.3, **values
     )
     sampler, plain, ours = build_tiny_model(seed=0), build_tiny_model(seed=0), build_tiny_model(seed=0)
     scored = random_scored(num_groups=3, model=sampler, behavior_noise=0.3)
@@ -161,10 +160,7 @@ def test_the_gradient_of_the_kl_is_that_of_k3() -> None:
     assert of_kl / of_logprob == pytest.approx(0.393469, rel=1e-4)  # 1 - exp(-0.5)
 
 
-@pytest.mark.parametrize(
-    ("correction", "expected"),
-    [("token_truncate", [1, 1.6487, 2, 2]), ("token_mask", [1, 1.6487, 0, 0])],
-)
+@pytest.mark.parametrize(("correction", "expected"), [("token_truncate", [1, 1.6487, 2, 2]), ("token_mask", [1, 1.6487, 0, 0])])
 def test_importance_weights_multiply_the_loss_up_to_the_cap(correction: str, expected: list[float]) -> None:
     model = build_tiny_model()
     for log_ratio, weight in zip([0, 0.5, 1, 2], expected, strict=True):
@@ -182,7 +178,8 @@ def test_first_ratio_is_one_and_kl_zero_exactly_when_policy_sampler_and_referenc
         trainer.record_old_logprobs()
         old = {key: logprobs.tolist() for key, logprobs in trainer.old_logprobs.items()}
     rows = [
-        row | {"behavior_logprobs": old[row["prompt_id"], row["sample_index"]]}
+        row
+        | {"behavior_logprobs": old[row["prompt_id"], row["sample_index"]]}
         | {"reference_logprobs": old[row["prompt_id"], row["sample_index"]]}
         for row in scored.to_pylist()
     ]
@@ -200,10 +197,12 @@ def test_first_ratio_is_one_and_kl_zero_exactly_when_policy_sampler_and_referenc
 
 
 def finished_and_truncated(last_id: int) -> pa.Table:
-    return scored_table([
-        scored_row("p", 0, list(range(5, 30)), advantage=-1.0),
-        scored_row("p", 1, [5, 6, 7, 8, last_id], advantage=-1.0, finish_reason="length"),
-    ])
+    return scored_table(
+        [
+            scored_row("p", 0, list(range(5, 30)), advantage=-1.0),
+            scored_row("p", 1, [5, 6, 7, 8, last_id], advantage=-1.0, finish_reason="length"),
+        ]
+    )
 
 
 @pytest.mark.parametrize("last_id", [9, EOS_ID, PAD_ID])  # what decides is the recorded finish reason, not the last token
@@ -245,7 +244,10 @@ def test_one_or_four_microbatches_give_the_same_gradient(loss_type: str) -> None
     gradients: list[torch.Tensor] = []
     for groups_per_microbatch in (4, 1):
         settings = settings_of(
-            loss_type=loss_type, groups_per_step=4, groups_per_microbatch=groups_per_microbatch, max_grad_norm=1e9,
+            loss_type=loss_type,
+            groups_per_step=4,
+            groups_per_microbatch=groups_per_microbatch,
+            max_grad_norm=1e9,
             importance_correction="token_truncate",
         )
         model = build_tiny_model()

@@ -36,16 +36,18 @@ def test_end_of_sequence_is_trained_when_it_is_also_the_pad_token() -> None:  # 
 
 
 def test_each_reason_to_leave_a_row_out_is_named() -> None:
-    scored = scored_table([
-        scored_row("a", 0, advantage=1.0),
-        scored_row("a", 1, advantage=None),
-        scored_row("a", 2, advantage=-1.0, behavior_logprobs=None),
-        scored_row("a", 3, advantage=-1.0, finish_reason="length"),
-        scored_row("a", 4, [], advantage=-1.0),
-        scored_row("a", 5, advantage=0.0),  # the mean of a group that has a signal
-        scored_row("b", 0, advantage=0.0),
-        scored_row("b", 1, advantage=0.0),
-    ])
+    scored = scored_table(
+        [
+            scored_row("a", 0, advantage=1.0),
+            scored_row("a", 1, advantage=None),
+            scored_row("a", 2, advantage=-1.0, behavior_logprobs=None),
+            scored_row("a", 3, advantage=-1.0, finish_reason="length"),
+            scored_row("a", 4, [], advantage=-1.0),
+            scored_row("a", 5, advantage=0.0),  # the mean of a group that has a signal
+            scored_row("b", 0, advantage=0.0),
+            scored_row("b", 1, advantage=0.0),
+        ]
+    )
     reasons = left_out_reasons(scored, LearnerSettings(mask_truncated=True))
     assert reasons == [None, "abstained", "unknown_logprobs", "truncated", "empty", None, "zero_variance", "zero_variance"]
     assert left_out_reasons(scored, LearnerSettings())[3] is None
@@ -53,10 +55,14 @@ def test_each_reason_to_leave_a_row_out_is_named() -> None:
 
 
 def test_batch_scaling_divides_by_the_deviation_of_every_judged_reward() -> None:
-    scored = scored_table([
-        scored_row("a", 0, advantage=0.5, reward=1.0), scored_row("a", 1, advantage=-0.5, reward=0.0),
-        scored_row("b", 0, advantage=0.0, reward=3.0), scored_row("b", 1, advantage=None),
-    ])
+    scored = scored_table(
+        [
+            scored_row("a", 0, advantage=0.5, reward=1.0),
+            scored_row("a", 1, advantage=-0.5, reward=0.0),
+            scored_row("b", 0, advantage=0.0, reward=3.0),
+            scored_row("b", 1, advantage=None),
+        ]
+    )
     group = trained_groups(scored, LearnerSettings.model_validate({"scaling": "batch"}))[0]
     assert [row.advantage for row in group] == pytest.approx([0.5 / 1.5276252, -0.5 / 1.5276252])
 
@@ -71,7 +77,12 @@ def test_every_group_is_trained_once_an_epoch_in_steps_of_even_size() -> None:
     epochs = plan_epochs(trained_groups(random_scored(7), settings), settings, iteration=0)
     assert [[microbatch.step for microbatch in epoch] for epoch in epochs] == [[0, 0, 1, 1], [2, 2, 3, 3]]
     for epoch in epochs:
-        assert [len({row.prompt_id for row in microbatch.rows}) for microbatch in epoch] == [2, 1, 2, 2]  # steps of 3 and 4 groups
+        assert [len({row.prompt_id for row in microbatch.rows}) for microbatch in epoch] == [
+            2,
+            1,
+            2,
+            2,
+        ]  # steps of 3 and 4 groups
         assert sorted({row.prompt_id for microbatch in epoch for row in microbatch.rows}) == [f"p{group}" for group in range(7)]
         for step in {microbatch.step for microbatch in epoch}:
             parts = [microbatch for microbatch in epoch if microbatch.step == step]

@@ -61,10 +61,14 @@ def test_bfloat16_weights_still_give_a_float32_log_softmax() -> None:
 
 def test_reference_logprobs_stand_only_on_rows_that_are_trained(tmp_path: Path) -> None:
     reference = build_tiny_policy(tmp_path / "reference", seed=3)
-    scored = scored_table([
-        scored_row("a", 0, [5, 6, 2], advantage=1.0), scored_row("a", 1, [7, 2], advantage=-1.0),
-        scored_row("a", 2, [8, 2], advantage=None), scored_row("b", 0, [5, 2], advantage=0.0),
-    ])
+    scored = scored_table(
+        [
+            scored_row("a", 0, [5, 6, 2], advantage=1.0),
+            scored_row("a", 1, [7, 2], advantage=-1.0),
+            scored_row("a", 2, [8, 2], advantage=None),
+            scored_row("b", 0, [5, 2], advantage=0.0),
+        ]
+    )
     found = add_reference_logprobs(scored, reference, LearnerSettings(kl_coef=0.1, temperature=0.8))
     values = found["reference_logprobs"].to_pylist()
     model = build_tiny_model(seed=3)

@@ -52,8 +52,15 @@ def test_the_loss_reads_the_batch_that_we_build() -> None:
     needed = set(re.findall(r'inputs\["(\w+)"\]', source))
     optional = set(re.findall(r'inputs\.get\("(\w+)"', source))
     assert needed == {
-        "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch",
-        "ref_per_token_logps", "importance_sampling_ratio", "tool_mask",
+        "prompt_ids",
+        "prompt_mask",
+        "completion_ids",
+        "completion_mask",
+        "advantages",
+        "num_items_in_batch",
+        "ref_per_token_logps",
+        "importance_sampling_ratio",
+        "tool_mask",
     }, ADVICE
     assert {"old_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio"} <= optional, ADVICE
     assert "if self.use_vllm and self.vllm_importance_sampling_correction" in source, ADVICE

@@ -29,13 +29,18 @@ def start(tmp_path: Path) -> Path:
 
 
 def update(
-    start: Path, state: Path | None, scored: list[pa.Table], settings: LearnerSettings, iteration: int = 0,
+    start: Path, state: Path | None, scored: list[pa.Table], settings: LearnerSettings, iteration: int = 0
 ) -> dict[str, float]:
     """Runs one update into policy-<iteration + 1> and state-<iteration + 1> beside `start`; its per-iteration metrics."""
     name = iteration + 1
     metrics = update_policy(
-        start, state, scored, settings,
-        iteration=iteration, output_policy=start.parent / f"policy-{name}", output_state=start.parent / f"state-{name}",
+        start,
+        state,
+        scored,
+        settings,
+        iteration=iteration,
+        output_policy=start.parent / f"policy-{name}",
+        output_state=start.parent / f"state-{name}",
     )
     return {row["name"]: row["value"] for row in metrics.to_pylist() if row["step"] is None}
 
@@ -86,21 +91,30 @@ def test_shards_in_any_order_give_the_same_policy(start: Path) -> None:
     assert not same(first, second)  # the iteration decides the order
     again = start.parent / "again"
     update_policy(
-        start, None, [scored.slice(8), scored.slice(0, 8)], SETTINGS,
-        iteration=0, output_policy=again, output_state=start.parent / "again-state",
+        start,
+        None,
+        [scored.slice(8), scored.slice(0, 8)],
+        SETTINGS,
+        iteration=0,
+        output_policy=again,
+        output_state=start.parent / "again-state",
     )
     assert same(first, weights(again))
 
 
 def test_the_learning_rate_follows_one_schedule_over_all_iterations(start: Path) -> None:
     settings = LearnerSettings(
-        groups_per_step=2, groups_per_microbatch=2, learning_rate=1e-3, lr_scheduler="linear", total_steps=4,
+        groups_per_step=2, groups_per_microbatch=2, learning_rate=1e-3, lr_scheduler="linear", total_steps=4
     )
     rates: list[tuple[int, float]] = []
     for iteration in (0, 1):
         metrics = update_policy(
-            start.parent / f"policy-{iteration}", start.parent / f"state-{iteration}" if iteration else None, [random_scored(4)],
-            settings, iteration=iteration, output_policy=start.parent / f"policy-{iteration + 1}",
+            start.parent / f"policy-{iteration}",
+            start.parent / f"state-{iteration}" if iteration else None,
+            [random_scored(4)],
+            settings,
+            iteration=iteration,
+            output_policy=start.parent / f"policy-{iteration + 1}",
             output_state=start.parent / f"state-{iteration + 1}",
         )
         rates += [(row["step"], row["value"]) for row in metrics.to_pylist() if row["name"] == "train/learning_rate"]
@@ -128,8 +142,13 @@ def test_no_shards_at_all_is_an_iteration_without_rows(start: Path) -> None:
     scored = random_scored(2)
     update(start.parent / "policy-1", start.parent / "state-1", [scored], SETTINGS, iteration=1)
     update_policy(
-        start, None, [scored], SETTINGS,
-        iteration=1, output_policy=start.parent / "direct", output_state=start.parent / "direct-state",
+        start,
+        None,
+        [scored],
+        SETTINGS,
+        iteration=1,
+        output_policy=start.parent / "direct",
+        output_state=start.parent / "direct-state",
     )
     assert same(weights(start.parent / "policy-2"), weights(start.parent / "direct"))
 
@@ -147,7 +166,7 @@ def test_rows_without_behavior_logprobs_are_left_out_and_counted(start: Path) ->
     ids=["loss", "gradient"],
 )
 def test_a_loss_or_gradient_that_is_not_finite_stops_before_anything_is_written(
-    start: Path, advantages: tuple[float, float], what: str,
+    start: Path, advantages: tuple[float, float], what: str
 ) -> None:
     good = random_scored(1)
     bad = scored_table([scored_row("bad", index, [5, 6 + index, 2], advantage=value) for index, value in enumerate(advantages)])
@@ -216,8 +235,13 @@ def test_gradient_checkpointing_changes_nothing_but_memory(start: Path) -> None:
     update(start, None, [scored], SETTINGS, iteration=0)
     with_it = start.parent / "checkpointed"
     update_policy(
-        start, None, [scored], SETTINGS.model_copy(update={"gradient_checkpointing": True}),
-        iteration=0, output_policy=with_it, output_state=start.parent / "checkpointed-state",
+        start,
+        None,
+        [scored],
+        SETTINGS.model_copy(update={"gradient_checkpointing": True}),
+        iteration=0,
+        output_policy=with_it,
+        output_state=start.parent / "checkpointed-state",
     )
     first, second = weights(start.parent / "policy-1"), weights(with_it)
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
@@ -235,7 +259,7 @@ def test_training_raises_the_probability_of_what_was_rewarded(start: Path) -> No
 
 
 def test_the_update_is_quiet_and_leaves_no_files(
-    start: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    start: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working = start.parent / "working"
     working.mkdir()
