@@ -40,7 +40,7 @@ def score(rollouts: pa.Table, verdicts: pa.Table, settings: AdvantageSettings) -
 
 
 def compute_advantages(
-    rewards: Sequence[float | None], groups: Sequence[Hashable], settings: AdvantageSettings,
+    rewards: Sequence[float | None], groups: Sequence[Hashable], settings: AdvantageSettings
 ) -> list[float | None]:
     """One advantage for each reward; None stays None and counts neither in the mean nor in the standard deviation.
 

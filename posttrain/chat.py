@@ -27,7 +27,7 @@ def encode_messages(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text that begins a sequence: with one BOS when the text or the tokenizer begins with one, and never an EOS added."""
+    """Ids of a text that begins a sequence: one BOS when the text or the tokenizer begins with one, and never an EOS added."""
     ids = _encode(tokenizer, text)
     start = tokenizer.bos_token_id
     if start is None:
@@ -57,7 +57,8 @@ def render_messages(tokenizer: Any, messages: Sequence[Message]) -> str:
         return tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, add_generation_prompt=True)
     except TemplateError as error:
         roles = [message["role"] for message in messages]
-        raise ConfigError("chat_template", roles, f"the template refuses these roles ({error})", "Change the messages or the model.") from error
+        why = f"the template refuses messages of these roles ({error})"
+        raise ConfigError("chat_template", roles, why, "Change the messages, or take another model.") from error
 
 
 def decode_completion(tokenizer: Any, completion_ids: Sequence[int], end_ids: Collection[int] | None = None) -> str:
@@ -77,8 +78,8 @@ def extend_conversation(
 ) -> list[int]:
     """Prompt ids of the next turn: prompt ids + sampled ids + encoded new text; earlier text is never encoded again.
 
-    Templates that drop or rewrite earlier reasoning (huggingface/trl#6363) so have no say in what was already sampled: the ids of this
-    turn are always a prefix of the next.
+    Templates that drop or rewrite earlier reasoning (huggingface/trl#6363) so have no say in what was already sampled: the ids
+    of this turn are always a prefix of the next.
 
     Raises:
         ConfigError: the chat template refuses the messages or does not repeat the assistant's content.
@@ -94,9 +95,8 @@ def _text_after_assistant(tokenizer: Any, new_messages: Sequence[Message]) -> st
     conversation = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}, *new_messages]
     before, marker, tail = render_messages(tokenizer, conversation).partition(_MARKER)
     if not marker or _MARKER in tail:
-        raise ConfigError(
-            "chat_template", before, "it does not repeat an assistant's content once", "Train single turns, or change the template.",
-        )
+        why = "it does not repeat an assistant's content once"
+        raise ConfigError("chat_template", before, why, "Train single turns, or change the template.")
     return tail
 
 

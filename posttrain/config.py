@@ -269,6 +269,7 @@ class GrpoSettings(Settings):
     def _sections_agree(self) -> Self:
         _check_group(self)
         _check_staleness(self)
+        _check_sampling(self)
         _check_shared(self)
         return self
 
@@ -298,6 +299,17 @@ def _check_staleness(settings: GrpoSettings) -> None:
             staleness,
             "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
             "Set learner.importance_correction to token_truncate, or staleness to 1.",
+        )
+
+
+def _check_sampling(settings: GrpoSettings) -> None:
+    """With top-p the sampler's logprobs are those of a cut distribution, the learner's of the whole: their ratio is no weight."""
+    if settings.rollout.top_p < 1 and settings.learner.importance_correction is not ImportanceCorrection.none:
+        raise ConfigError(
+            "rollout.top_p",
+            settings.rollout.top_p,
+            "below 1 the stored logprobs cannot correct the importance of a completion",
+            "Sample with top_p 1 (temperature is corrected for), or set learner.importance_correction to none.",
         )
 
 

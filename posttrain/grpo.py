@@ -46,8 +46,13 @@ def update_policy(
     metrics = learner.update(rows, iteration)
     save_trainer_state(learner.state, output_state)
     policy.write_policy(
-        learner.model, learner.tokenizer, output_policy,
-        version=manifest.version + 1, parent=manifest.hash, algorithm=ALGORITHM, iteration=iteration,
+        learner.model,
+        learner.tokenizer,
+        output_policy,
+        version=manifest.version + 1,
+        parent=manifest.hash,
+        algorithm=ALGORITHM,
+        iteration=iteration,
     )
     return metrics
 

@@ -124,7 +124,9 @@ class Learner:
 def _check_settings(settings: LearnerSettings) -> None:
     if settings.loss_type is LossType.vespo and settings.importance_correction in SEQUENCE_CORRECTIONS:
         raise ConfigError(
-            "learner.importance_correction", settings.importance_correction.value, "vespo weighs whole sequences by itself",
+            "learner.importance_correction",
+            settings.importance_correction.value,
+            "vespo weighs whole sequences by itself",
             "Choose token_truncate or token_mask.",
         )
 
@@ -150,7 +152,9 @@ def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: 
     total = settings.total_steps
     if settings.lr_scheduler in ("linear", "cosine") and num_steps_done + num_steps > total:
         raise ConfigError(
-            "learner.total_steps", total, f"the {settings.lr_scheduler} schedule ends before step {num_steps_done + num_steps}",
+            "learner.total_steps",
+            total,
+            f"the {settings.lr_scheduler} schedule ends before step {num_steps_done + num_steps}",
             "Set it to the optimiser steps of all iterations together.",
         )
     fresh: Any = get_scheduler(settings.lr_scheduler, optimizer, num_warmup_steps=settings.warmup_steps, num_training_steps=total)

@@ -69,14 +69,18 @@ def left_out_reasons(scored: pa.Table, settings: LearnerSettings) -> list[str | 
     advantages = scored["advantage"].to_pylist()
     with_signal = {name for name, value in zip(scored["prompt_id"].to_pylist(), advantages, strict=True) if value}
     columns = zip(
-        scored["prompt_id"].to_pylist(), advantages, scored["behavior_logprobs"].is_valid().to_pylist(),
-        scored["finish_reason"].to_pylist(), tables.list_lengths(scored, "completion_ids").tolist(), strict=True,
+        scored["prompt_id"].to_pylist(),
+        advantages,
+        scored["behavior_logprobs"].is_valid().to_pylist(),
+        scored["finish_reason"].to_pylist(),
+        tables.list_lengths(scored, "completion_ids").tolist(),
+        strict=True,
     )
     return [_reason(name in with_signal, *rest, mask_truncated=settings.mask_truncated) for name, *rest in columns]
 
 
 def _reason(
-    has_signal: bool, advantage: float | None, has_logprobs: bool, finish_reason: str, length: int, *, mask_truncated: bool,
+    has_signal: bool, advantage: float | None, has_logprobs: bool, finish_reason: str, length: int, *, mask_truncated: bool
 ) -> str | None:
     if advantage is None:
         return ABSTAINED

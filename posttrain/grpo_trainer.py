@@ -50,8 +50,13 @@ class RecordedRolloutTrainer(GRPOTrainer):
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, settings: LearnerSettings, optimizers: tuple[Any, Any],
-        epochs: Sequence[Sequence[Microbatch]], output_directory: str,
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: LearnerSettings,
+        optimizers: tuple[Any, Any],
+        epochs: Sequence[Sequence[Microbatch]],
+        output_directory: str,
     ) -> None:
         from datasets import Dataset
 
@@ -83,15 +88,13 @@ class RecordedRolloutTrainer(GRPOTrainer):
             mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
             with torch.no_grad():
                 old_BT, _, _ = self._get_per_token_logps_and_entropies(
-                    self.model, input_ids, mask, batch["completion_ids"].size(1),
+                    self.model, input_ids, mask, batch["completion_ids"].size(1)
                 )
             for row, logprobs in zip(microbatch.rows, old_BT.float(), strict=True):
                 self.old_logprobs[row.key] = logprobs[: len(row.completion_ids)].clone()
         self.sampler_metrics = self._compare_with_sampler([row for microbatch in self._epochs[0] for row in microbatch.rows])
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None,
-    ) -> torch.Tensor:
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> torch.Tensor:
         """TRL's loss of one microbatch, scaled so that the step's gradient does not depend on how it is cut.
 
         Raises:
@@ -124,13 +127,15 @@ class RecordedRolloutTrainer(GRPOTrainer):
         if not math.isfinite(logs["grad_norm"]):
             rows = [row for epoch in self._epochs for mb in epoch if mb.step == self._current.step for row in mb.rows]
             raise TrainingError(_explain_not_finite("gradient norm", logs["grad_norm"], rows))
-        self.step_metrics.append({
-            "train/loss": self._loss_sum,
-            "train/grad_norm": logs["grad_norm"],
-            "train/learning_rate": logs["learning_rate"],
-            "train/num_tokens": self._current.step_num_tokens,
-            **self._means.means(),
-        })
+        self.step_metrics.append(
+            {
+                "train/loss": self._loss_sum,
+                "train/grad_norm": logs["grad_norm"],
+                "train/learning_rate": logs["learning_rate"],
+                "train/num_tokens": self._current.step_num_tokens,
+                **self._means.means(),
+            }
+        )
         self._means, self._loss_sum = WeightedMeans(), 0.0
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -164,7 +169,7 @@ class RecordedRolloutTrainer(GRPOTrainer):
     def _importance(self, batch: Mapping[str, Any]) -> torch.Tensor:
         correction = self._settings.importance_correction
         log_weight = log_importance(
-            batch["old_per_token_logps"], batch["sampling_per_token_logps"], batch["completion_mask"], correction,
+            batch["old_per_token_logps"], batch["sampling_per_token_logps"], batch["completion_mask"], correction
         )
         return cap_importance(log_weight, correction, self._settings.importance_cap)
 
@@ -182,7 +187,7 @@ class RecordedRolloutTrainer(GRPOTrainer):
 
 @contextmanager
 def recorded_trainer(
-    model: Any, tokenizer: Any, settings: LearnerSettings, optimizers: tuple[Any, Any], epochs: Sequence[Sequence[Microbatch]],
+    model: Any, tokenizer: Any, settings: LearnerSettings, optimizers: tuple[Any, Any], epochs: Sequence[Sequence[Microbatch]]
 ) -> Iterator[RecordedRolloutTrainer]:
     """A trainer for one update. Afterwards the model is as it was but for its weights: TRL changes forward and configs.
 

@@ -25,20 +25,22 @@ def fetch_model(source: str | Path, trust_remote_code: bool = False) -> Path:
 
 
 def _download(model_id: str, trust_remote_code: bool) -> Path:
+    import httpx
     from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         snapshot = Path(snapshot_download(model_id, allow_patterns=FILES + (CODE_FILES if trust_remote_code else [])))
         if not any(snapshot.glob("*.safetensors")):
-            names = ", ".join(name for name in list_repo_files(model_id) if name.endswith((".bin", ".pt", ".pth"))) or "none at all"
-            raise PolicyError(f"model {model_id!r} has no .safetensors weights ({names}). Convert it, or take another model.")
+            pickles = [name for name in list_repo_files(model_id) if name.endswith((".bin", ".pt", ".pth"))]
+            found = f"only pickle files: {', '.join(pickles)}" if pickles else "none at all"
+            raise PolicyError(f"model {model_id!r} has no .safetensors weights ({found}). Convert it, or take another model.")
         return snapshot
     except GatedRepoError as error:
         raise PolicyError(f"model {model_id!r} is gated: accept its terms on the hub and set HF_TOKEN. ({error})") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise PolicyError(f"model {model_id!r}: no such local directory, and the hub has no such model. ({error})") from error
-    except (OSError, RuntimeError) as error:  # offline mode, no connection, no cached copy; httpx's errors come wrapped
+    except (OSError, RuntimeError, httpx.HTTPError) as error:  # offline mode, no connection, no cached copy
         raise PolicyError(
             f"model {model_id!r}: not in the local cache, and the hub cannot be reached ({type(error).__name__}: {error}). "
             "Go online once, or give a local model directory."

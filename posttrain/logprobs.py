@@ -20,9 +20,7 @@ MAX_BATCH_LOGITS = 1 << 26  # float32 values that exist at once: 256 MiB
 Ids = Sequence[int] | np.ndarray
 
 
-def token_logprobs(
-    model: Any, prompt_ids: Sequence[Ids], completion_ids: Sequence[Ids], temperature: float,
-) -> list[np.ndarray]:
+def token_logprobs(model: Any, prompt_ids: Sequence[Ids], completion_ids: Sequence[Ids], temperature: float) -> list[np.ndarray]:
     """log p(token | prompt, tokens before) of every completion token, at `temperature`.
 
     Rows are padded on the right, so positions count from 0 and causality hides the padding; the log-softmax is taken in
@@ -66,7 +64,7 @@ def add_reference_logprobs(scored: pa.Table, reference_directory: Path, settings
 
 
 def _reference_logprobs(
-    directory: Path, prompts: Sequence[Ids], completions: Sequence[Ids], settings: LearnerSettings,
+    directory: Path, prompts: Sequence[Ids], completions: Sequence[Ids], settings: LearnerSettings
 ) -> list[np.ndarray]:
     import torch
 

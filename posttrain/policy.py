@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,12 @@ class PolicyManifest:
 
     @property
     def hash(self) -> str:
-        """sha256 over the whole manifest, hex: names weights, tokenizer and ancestry."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """sha256 over the manifest, hex: names weights, tokenizer and ancestry.
+
+        The fingerprint is left out: it follows from the weights, and its last digits depend on the processor.
+        """
+        named = {key: value for key, value in asdict(self).items() if key != "fingerprint"}
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def write_policy(
@@ -56,7 +61,7 @@ def write_policy(
             model.save_pretrained(aside)  # safetensors and generation_config.json
         tokenizer.save_pretrained(aside)
         # from the written files, so that the fingerprint vouches for what others will load
-        fingerprint = compute_fingerprint(_load(aside, "float32", trust_remote_code=_is_custom(model)), tokenizer)
+        fingerprint = compute_fingerprint(partial(_load, aside, trust_remote_code=_is_custom(model)), tokenizer)
         manifest = PolicyManifest(version, parent, algorithm, iteration, hash_files(aside, MANIFEST), fingerprint)
         (aside / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
@@ -106,8 +111,9 @@ def read_manifest(directory: Path) -> PolicyManifest:
         raise PolicyError(f"{directory}: no {MANIFEST}: half-written, or a plain model directory. Import it with import_policy.")
     try:
         values = json.loads(path.read_text())
-        fingerprint = Fingerprint(tuple(values["fingerprint"]["probe_ids"]), tuple(values["fingerprint"]["logprobs"]))
-        return PolicyManifest(**{**values, "fingerprint": fingerprint})
+        fingerprint = Fingerprint(**{key: tuple(numbers) for key, numbers in values["fingerprint"].items()})
+        plain = {key: value for key, value in values.items() if key != "fingerprint"}
+        return PolicyManifest(**plain, fingerprint=fingerprint)
     except (ValueError, TypeError, KeyError) as error:
         raise PolicyError(f"{path}: not a policy manifest ({error!r}). Make the directory again.") from error
 
@@ -181,7 +187,8 @@ def check_model_files(directory: Path) -> None:
 
 def _check_tokenizer(directory: Path) -> None:
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
-        raise PolicyError(f"{directory}: no tokenizer ({', '.join(TOKENIZER_FILES)}). Save it there with tokenizer.save_pretrained.")
+        names = ", ".join(TOKENIZER_FILES)
+        raise PolicyError(f"{directory}: no tokenizer ({names}). Save it there with tokenizer.save_pretrained.")
 
 
 def _check_vocabulary(model: Any, tokenizer: Any) -> None:

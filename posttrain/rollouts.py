@@ -20,12 +20,13 @@ logger = logging.getLogger("posttrain")
 
 
 def generate_rollouts(
-    engine: Engine, prompts: pa.Table, sampling: SamplingParameters, *, group_size: int, run_seed: int, iteration: int, tokenizer: Any,
+    engine: Engine, prompts: pa.Table, sampling: SamplingParameters,
+    *, group_size: int, run_seed: int, iteration: int, tokenizer: Any,
 ) -> pa.Table:
     """`group_size` completions for each row of PROMPTS, in its order; ROLLOUTS.
 
-    Seeds come from (run seed, iteration, prompt, sample): the same call gives the same completions, in any batching. No prompts give
-    no rows. A completion whose logprobs the engine could not report has a null there and is not trained on.
+    Seeds come from (run seed, iteration, prompt, sample): the same call gives the same completions, in any batching. No prompts
+    give no rows. A completion whose logprobs the engine could not report has a null there and is not trained on.
 
     Raises:
         EngineError: a prompt does not fit the engine's context; names it.

@@ -27,7 +27,9 @@ from flytekit.tools.translator import get_serializable
 
 ROOT = Path(__file__).parent.parent
 BUCKET = "flyte"
-IMAGES = ImageConfig(default_image=None, images=[Image(name, f"posttrain-{name}", "test") for name in ("rollout", "train", "cpu")])
+IMAGES = ImageConfig(
+    default_image=None, images=[Image(name, f"posttrain-{name}", "test") for name in ("rollout", "train", "cpu")]
+)
 
 
 class TaskFailedError(Exception):
@@ -92,15 +94,19 @@ class Executor:
             for name, kind in task.python_interface.inputs.items():
                 value = inputs[name]
                 is_literal = hasattr(value, "to_flyte_idl")
-                literals[name] = value if is_literal else TypeEngine.to_literal(ctx, value, kind, TypeEngine.to_literal_type(kind))
+                literals[name] = (
+                    value if is_literal else TypeEngine.to_literal(ctx, value, kind, TypeEngine.to_literal_type(kind))
+                )
         return LiteralMap(literals)
 
     def _command(self, task: Any, prefix: str) -> list[str]:
         settings = SerializationSettings(IMAGES, project="p", domain="d", version="v")
         container = get_serializable(OrderedDict(), settings, task).template.container
         values = {
-            "{{.input}}": f"s3://{BUCKET}/{prefix}/inputs.pb", "{{.outputPrefix}}": f"s3://{BUCKET}/{prefix}/out",
-            "{{.rawOutputDataPrefix}}": f"s3://{BUCKET}/raw/{prefix}", "{{.checkpointOutputPrefix}}": f"s3://{BUCKET}/{prefix}/check",
+            "{{.input}}": f"s3://{BUCKET}/{prefix}/inputs.pb",
+            "{{.outputPrefix}}": f"s3://{BUCKET}/{prefix}/out",
+            "{{.rawOutputDataPrefix}}": f"s3://{BUCKET}/raw/{prefix}",
+            "{{.checkpointOutputPrefix}}": f"s3://{BUCKET}/{prefix}/check",
             "{{.prevCheckpointPrefix}}": '""',
         }
         return [values.get(argument, argument) for argument in container.args]
@@ -109,14 +115,25 @@ class Executor:
         binary = Path(sys.executable).with_name(command[0])
         with tempfile.TemporaryDirectory() as workspace:
             environment = os.environ | {
-                "FLYTE_AWS_ENDPOINT": self._endpoint, "FLYTE_AWS_ACCESS_KEY_ID": "test", "FLYTE_AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_DEFAULT_REGION": "us-east-1", "POSTTRAIN_WORKSPACE": workspace, "PYTHONPATH": str(ROOT),
-                "FLYTE_INTERNAL_EXECUTION_ID": "execution-1", "FLYTE_INTERNAL_EXECUTION_PROJECT": "p",
+                "FLYTE_AWS_ENDPOINT": self._endpoint,
+                "FLYTE_AWS_ACCESS_KEY_ID": "test",
+                "FLYTE_AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "POSTTRAIN_WORKSPACE": workspace,
+                "PYTHONPATH": str(ROOT),
+                "FLYTE_INTERNAL_EXECUTION_ID": "execution-1",
+                "FLYTE_INTERNAL_EXECUTION_PROJECT": "p",
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "d",
             }
             done = subprocess.run(
-                [str(binary), *command[1:]], env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                timeout=180, check=False,
+                [str(binary), *command[1:]],
+                env=environment,
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=180,
+                check=False,
             )
         return done.stdout
 

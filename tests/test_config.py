@@ -22,6 +22,7 @@ from posttrain.errors import ConfigError, ConfigErrors
         ("{loop: {staleness: -1}}", ["loop.staleness", "-1", "between 0 and 4"]),
         ("{loop: {staleness: 9}}", ["loop.staleness", "9", "between 0 and 4"]),
         ("{loop: {staleness: 2}, learner: {importance_correction: none}}", ["loop.staleness", "2", "decoupled"]),
+        ("{rollout: {top_p: 0.9}}", ["rollout.top_p", "0.9", "top_p 1"]),
         ("{loop: {prompts_per_iteration: 10, num_shards: 3}}", ["loop.num_shards", "3", "does not divide", "divisor"]),
         ("{learner: {groups_per_step: 8, groups_per_microbatch: 3}}", ["learner.groups_per_microbatch", "3", "divisor"]),
         ("{data: {max_model_tokens: 10}}", ["data.max_model_tokens", "10", "112 tokens"]),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from posttrain.errors import FingerprintError, PolicyError
-from posttrain.fingerprint import Fingerprint, check_served, choose_probe_ids
+from posttrain.fingerprint import Fingerprint, check_served, choose_probe_ids, must_move, tolerances
 from posttrain.policy import end_ids, import_policy, load_model, load_tokenizer, policy_hash, read_policy, write_policy
 from tests.tiny_models import EOS_ID, SPECIAL_TOKENS, build_tiny_model, build_tiny_policy, build_tiny_tokenizer
 
@@ -57,10 +58,11 @@ def test_the_hash_names_weights_and_ancestry(policy: Path, tmp_path: Path) -> No
     again = build_tiny_policy(tmp_path / "again", seed=1)
     assert policy_hash(again) == policy_hash(policy) == read_policy(policy).hash
     assert policy_hash(build_tiny_policy(tmp_path / "other", seed=2)) != policy_hash(policy)
+    parent = policy_hash(policy)
     child = write_policy(
-        build_tiny_model(1), build_tiny_tokenizer(), tmp_path / "child", version=1, parent=policy_hash(policy), algorithm="grpo", iteration=1,
+        build_tiny_model(1), build_tiny_tokenizer(), tmp_path / "child", version=1, parent=parent, algorithm="grpo", iteration=1,
     )
-    assert child.parent == policy_hash(policy) and child.hash != policy_hash(policy)
+    assert child.parent == parent and child.hash != policy_hash(policy)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
@@ -151,12 +153,35 @@ def test_what_cannot_be_imported_says_why(policy: Path, tmp_path: Path, monkeypa
 
 
 def test_served_logprobs_are_judged_by_the_dtype() -> None:
-    fingerprint = Fingerprint((5, 6, 7), (-1.0, -2.0))
+    fingerprint = Fingerprint((5, 6, 7), (-1.0, -2.0), (-1.03, -2.01))  # bfloat16 may be off by 0.1, by 0.04 in the mean
     assert check_served([-1.0004, -2.0], fingerprint, "float32", "engine", "dir") == pytest.approx(4e-4)
-    assert check_served([-1.05], fingerprint, "bfloat16", "engine", "dir") == pytest.approx(0.05)
-    for served, dtype in [([-1.002, -2.0], "float32"), ([-1.2, -2.0], "bfloat16"), ([float("nan"), -2.0], "float32"), ([], "float32")]:
-        with pytest.raises(FingerprintError):
+    assert check_served([-1.05, -2.02], fingerprint, "bfloat16", "engine", "dir") == pytest.approx(0.05)
+    refused = [
+        ([-1.002, -2.0], "float32", "largest"),
+        ([-1.101, -2.0], "bfloat16", "largest"),
+        ([-1.05, -2.04], "bfloat16", "mean"),
+        ([float("nan"), -2.0], "float32", "inf"),
+        ([], "float32", "0 probe logprobs"),
+        ([-1.0] * 3, "float32", "3 probe logprobs"),
+    ]
+    for served, dtype, why in refused:
+        with pytest.raises(FingerprintError, match=why):
             check_served(served, fingerprint, dtype, "engine", "dir")
+
+
+def test_a_noisy_policy_widens_its_own_bfloat16_tolerance() -> None:
+    noisy = Fingerprint((5, 6, 7), (-1.0, -2.0), (-1.9, -2.1))
+    assert tolerances(noisy, "bfloat16") == pytest.approx({"largest": 1.8, "mean": 1.0})
+    assert check_served([-2.0, -2.5], noisy, "bfloat16", "engine", "dir") == pytest.approx(1.0)
+    with pytest.raises(FingerprintError):
+        check_served([-2.0, -2.5], noisy, "float32", "engine", "dir")
+
+
+def test_policies_that_differ_must_move_the_probe() -> None:
+    old = Fingerprint((5, 6), (-1.0,), (-1.5,))
+    assert must_move(old, Fingerprint((5, 6), (-1.0002,), (-1.5,)))
+    assert not must_move(old, Fingerprint((5, 6), (-1.00001,), (-1.5,)))
+    assert not must_move(old, Fingerprint((5, 7), (-2.0,), (-2.5,)))  # another tokenizer: nothing to compare
 
 
 def _manifest_logprobs(policy: Path) -> tuple[float, ...]:

@@ -54,7 +54,6 @@ def build_tiny_policy(directory: Path, seed: int = 0, tied: bool = True, hidden_
     from posttrain.policy import write_policy
 
     model = build_tiny_model(seed, tied, hidden_size)
-    write_policy(
-        model, build_tiny_tokenizer(CHAT_TEMPLATE), directory, version=version, parent=None, algorithm="random", iteration=version,
-    )
+    tokenizer = build_tiny_tokenizer(CHAT_TEMPLATE)
+    write_policy(model, tokenizer, directory, version=version, parent=None, algorithm="random", iteration=version)
     return directory

@@ -23,7 +23,7 @@ def prepare_environment() -> None:
 
 @contextmanager
 def keep_process_state() -> Iterator[None]:
-    """Undoes what starting vLLM does to the process: environment, CPU affinity, torch's thread count, and torch.set_num_threads itself.
+    """Undoes what starting vLLM does to the process: environment, CPU affinity, torch's thread count and `set_num_threads`.
 
     vLLM puts libgomp into LD_PRELOAD (every child would inherit it), sets LOCAL_WORLD_SIZE (accelerate reads it) and replaces
     `torch.set_num_threads` by a function that only warns.
@@ -41,3 +41,20 @@ def keep_process_state() -> Iterator[None]:
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)
+
+
+@contextmanager
+def engine_threads() -> Iterator[None]:
+    """Inside, torch and vLLM's kernels compute with OMP_NUM_THREADS threads, or with one where that is not set.
+
+    A decode step is many short parallel regions: a second thread gains nothing on an idle machine, and where anything else
+    runs every region waits for it. Measured on 2 busy cores, 0.1 M parameters: 560 tokens/s with 2 threads, 15,000 with 1.
+    """
+    import torch
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

@@ -25,8 +25,8 @@ _warm: _Warm | None = None
 def shared_engine(settings: RolloutSettings, policy_directory: Path) -> Engine:
     """The process's engine, serving the policy in `policy_directory`.
 
-    Other engine settings or another architecture close the old engine and start a new one, and so does an engine that died. An engine
-    that cannot reproduce the fingerprint is closed, so that a retry starts from nothing.
+    Other engine settings or another architecture close the old engine and start a new one, and so does an engine that died.
+    An engine that cannot reproduce the fingerprint is closed, so that a retry starts from nothing.
 
     Raises:
         PolicyError, FingerprintError, InfrastructureError: see `posttrain.engines.base.Engine.load_policy`.
@@ -57,11 +57,9 @@ def close_shared_engine() -> None:
 
 def start_engine(settings: RolloutSettings, directory: Path) -> Engine:
     """A new engine of the kind that `settings` names, serving `directory`; the caller closes it."""
-    options = {"dtype": settings.dtype.value, "max_model_tokens": settings.max_model_tokens, "trust_remote_code": settings.trust_remote_code}
     if settings.engine is EngineName.vllm:
-        from posttrain.engines.vllm_engine import VllmEngine
-
-        return VllmEngine(directory, **options)
-    from posttrain.engines.transformers_engine import TransformersEngine
-
-    return TransformersEngine(directory, **options)
+        from posttrain.engines.vllm_engine import VllmEngine as Kind
+    else:
+        from posttrain.engines.transformers_engine import TransformersEngine as Kind
+    trust = settings.trust_remote_code
+    return Kind(directory, dtype=settings.dtype.value, max_model_tokens=settings.max_model_tokens, trust_remote_code=trust)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.engines.base import Completion, GenerationRequest, SamplingParameters
-from posttrain.engines.process_state import keep_process_state, prepare_environment
+from posttrain.engines.process_state import engine_threads, keep_process_state, prepare_environment
 from posttrain.engines.requests import check_requests, usable_logprobs
-from posttrain.engines.served import check_same_architecture, read_served
-from posttrain.errors import InfrastructureError
-from posttrain.fingerprint import Fingerprint, check_served
+from posttrain.engines.served import Served, check_same_architecture, read_served
+from posttrain.errors import FingerprintError, InfrastructureError
+from posttrain.fingerprint import Fingerprint, check_served, must_move
 from posttrain.progress import progress
 
 logger = logging.getLogger("posttrain")
@@ -42,6 +42,7 @@ class VllmEngine:
         """
         self.dtype, self.max_model_tokens, self.trust_remote_code = dtype, max_model_tokens, trust_remote_code
         self._num_requests = 0
+        self._probe_logprobs: list[float] = []  # of the last check that passed
         self._served = read_served(directory, trust_remote_code)
         self._llm: Any = _start(directory, dtype, max_model_tokens, trust_remote_code)
         self._vocabulary_size: int = self._llm.model_config.get_vocab_size()
@@ -67,10 +68,10 @@ class VllmEngine:
         self._require_open()
         served = read_served(directory, self.trust_remote_code)
         check_same_architecture(self._served, served)
-        if served.manifest.hash != self._served.manifest.hash:
-            self._reload(served.directory)
-        self._served = served
-        self._announce()
+        if served.manifest.hash == self._served.manifest.hash:
+            self._announce()
+        else:
+            self._swap(served)
 
     def check_fingerprint(self) -> float:
         self._require_open()
@@ -80,9 +81,12 @@ class VllmEngine:
         if len(probe) == len(recorded.probe_ids):
             # first through the prefix cache, which `prompt_logprobs` never reads: a block of another policy shows here
             last = self._last_logprob(probe)
-            tail = Fingerprint(probe[-2:], recorded.logprobs[-1:])
+            tail = Fingerprint(probe[-2:], recorded.logprobs[-1:], recorded.bfloat16_logprobs[-1:])
             largest = check_served([last], tail, self.dtype, "vllm (prefix cache)", str(served.directory))
-        return max(largest, check_served(self.sequence_logprobs(probe), recorded, self.dtype, "vllm", str(served.directory)))
+        logprobs = self.sequence_logprobs(probe)
+        largest = max(largest, check_served(logprobs, recorded, self.dtype, "vllm", str(served.directory)))
+        self._probe_logprobs = logprobs
+        return largest
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParameters) -> list[Completion]:
         self._require_open()
@@ -116,6 +120,16 @@ class VllmEngine:
     def _announce(self) -> None:
         largest = self.check_fingerprint()
         logger.info("vllm serves policy version %d, fingerprint within %.2g nats", self.policy_version, largest)
+
+    def _swap(self, served: Served) -> None:
+        old, before = self._served, self._probe_logprobs
+        self._probe_logprobs = []
+        self._reload(served.directory)
+        self._served = served  # what it claims from here on; the checks say whether it is true
+        self._announce()
+        if before == self._probe_logprobs and must_move(old.manifest.fingerprint, served.manifest.fingerprint):
+            self._served = old  # two policies nearer to each other than the tolerance, and not a bit has moved
+            raise FingerprintError(f"vllm serves what it served before {served.directory}: no new weights. Start a new engine.")
 
     def _reload(self, directory: Path) -> None:
         try:
@@ -158,7 +172,9 @@ class VllmEngine:
             for name, prompt, parameter in zip(positions, prompts, parameters, strict=True):
                 engine.add_request(name, {"prompt_token_ids": prompt}, parameter)
             while positions:
-                for result in engine.step():
+                with engine_threads():
+                    results = engine.step()
+                for result in results:
                     if result.finished:
                         yield positions.pop(result.request_id), result
         except (RuntimeError, MemoryError) as error:  # EngineDeadError and CUDA's OutOfMemoryError are RuntimeErrors
@@ -176,34 +192,41 @@ class VllmEngine:
 
 def _start(directory: Path, dtype: str, max_model_tokens: int, trust_remote_code: bool) -> Any:
     prepare_environment()
-    with keep_process_state(), warnings.catch_warnings():
+    with keep_process_state(), engine_threads(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch, at vllm's import
         from vllm import LLM
         from vllm.platforms import current_platform
 
         on_cpu = current_platform.is_cpu()
+        options: dict[str, Any] = {
+            "model": str(directory), "dtype": dtype, "max_model_len": max_model_tokens, "trust_remote_code": trust_remote_code,
+            "skip_tokenizer_init": True, "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True,
+            # a prompt cut into chunks rewinds its seeded generator, which the CPU's cannot do ("does not use offset")
+            "enable_chunked_prefill": False, "max_num_batched_tokens": max(max_model_tokens, BATCHED_TOKENS),
+            "worker_extension_cls": "posttrain.engines.vllm_worker.WeightReload",
+            "disable_log_stats": True, "use_tqdm_on_load": False,
+            "enforce_eager": on_cpu, **({"block_size": BLOCK_TOKENS} if on_cpu else {}),
+        }
         try:
-            return LLM(
-                model=str(directory), dtype=dtype, max_model_len=max_model_tokens, trust_remote_code=trust_remote_code,
-                skip_tokenizer_init=True, logprobs_mode="processed_logprobs", enable_prefix_caching=True, enforce_eager=on_cpu,
-                # a prompt cut into chunks rewinds its seeded generator, which the CPU's cannot do ("does not use offset")
-                enable_chunked_prefill=False, max_num_batched_tokens=max(max_model_tokens, BATCHED_TOKENS),
-                worker_extension_cls="posttrain.engines.vllm_worker.WeightReload", disable_log_stats=True,
-                use_tqdm_on_load=False, **({"block_size": BLOCK_TOKENS} if on_cpu else {}),
-            )
+            return LLM(**options)
         except (RuntimeError, MemoryError) as error:
             raise InfrastructureError(f"vllm could not start on {directory} ({error!r}).") from error
 
 
-def sampled_logprobs(completion_ids: Sequence[int], entries: Sequence[Mapping[int, Any] | None] | None) -> tuple[float, ...] | None:
-    """Logprob of every sampled token, looked up by id in its entry (token id → object with `logprob`); None when one is unusable."""
-    found = [entry.get(token) if entry else None for token, entry in zip(completion_ids, entries or [None] * len(completion_ids), strict=True)]
+def sampled_logprobs(
+    completion_ids: Sequence[int], entries: Sequence[Mapping[int, Any] | None] | None,
+) -> tuple[float, ...] | None:
+    """Logprob of each sampled token, looked up by id in its entry (id → object with `logprob`); None when one is unusable."""
+    found = [entry.get(token) if entry else None for token, entry in zip(completion_ids, entries or [], strict=bool(entries))]
+    if len(found) != len(completion_ids):
+        return None
     return usable_logprobs([None if value is None else value.logprob for value in found])
 
 
 def _completion(output: Any, started: datetime) -> Completion:
     ids = tuple(output.token_ids)
-    return Completion(ids, sampled_logprobs(ids, output.logprobs), FINISH_REASONS[output.finish_reason], started, datetime.now(UTC))
+    logprobs = sampled_logprobs(ids, output.logprobs)
+    return Completion(ids, logprobs, FINISH_REASONS[output.finish_reason], started, datetime.now(UTC))
 
 
 def _release() -> None:

@@ -1,4 +1,4 @@
-"""What the engine needs done inside vLLM's worker. vLLM imports it by name; it must not import vLLM while the library is imported."""
+"""What the engine needs done inside vLLM's worker; vLLM imports this module by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class WeightReload:
     def rebuild_packed_heads(self) -> int:
         """Packs the output heads again from their present weights and says how many.
 
-        On the CPU vLLM keeps a packed copy of the head for its GEMM. `reload_weights` writes a tied head through the embedding, so
-        that copy silently stays old.
+        On the CPU vLLM keeps a packed copy of the head for its GEMM. `reload_weights` writes a tied head through the embedding,
+        so that copy silently stays old.
         """
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead

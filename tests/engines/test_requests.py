@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from posttrain.engines.requests import usable_logprobs
 from posttrain.engines.vllm_engine import sampled_logprobs
 

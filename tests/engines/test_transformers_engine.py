@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from posttrain.config import RolloutSettings
 from posttrain.engines.base import GenerationRequest, SamplingParameters
 from posttrain.engines.registry import close_shared_engine, shared_engine
@@ -86,7 +87,9 @@ def test_end_token_finish_reason_and_context(engine: TransformersEngine) -> None
         engine.generate([GenerationRequest("long", 0, (5,) * 64, 0)], SAMPLED)
 
 
-def test_a_swap_serves_the_new_policy_and_stale_weights_are_refused(engine: TransformersEngine, policies: list[Path], tmp_path: Path) -> None:
+def test_a_swap_serves_the_new_policy_and_stale_weights_are_refused(
+    engine: TransformersEngine, policies: list[Path], tmp_path: Path,
+) -> None:
     engine.load_policy(policies[1])
     assert engine.policy_version == 1 and engine.check_fingerprint() < 1e-5
     engine._model.model.layers[0].mlp.down_proj.weight.data.mul_(1.1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from posttrain.config import RolloutSettings
 from posttrain.directories import hash_file
 from posttrain.engines.base import GenerationRequest, SamplingParameters
@@ -17,7 +18,7 @@ from posttrain.engines.registry import close_shared_engine, shared_engine
 from posttrain.engines.transformers_engine import TransformersEngine, sampling_logprobs
 from posttrain.engines.vllm_engine import VllmEngine
 from posttrain.errors import EngineError, FingerprintError, InfrastructureError, PolicyError
-from posttrain.policy import load_model, read_policy
+from posttrain.policy import load_model, load_tokenizer, read_policy, write_policy
 from tests.tiny_models import EOS_ID, build_tiny_policy
 
 pytestmark = pytest.mark.slow
@@ -36,9 +37,10 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def warm_engine(policies: list[Path]) -> Iterator[VllmEngine]:
     close_shared_engine()
-    engine = VllmEngine(policies[0], dtype="float32", max_model_tokens=CONTEXT)
+    engine = shared_engine(RolloutSettings(max_model_tokens=CONTEXT), policies[0])
+    assert isinstance(engine, VllmEngine)
     yield engine
-    engine.close()
+    close_shared_engine()
 
 
 @pytest.fixture
@@ -50,10 +52,12 @@ def engine(warm_engine: VllmEngine, policies: list[Path]) -> VllmEngine:
 
 
 def requests(num_prompts: int, group_size: int = 1, length: int = 12) -> list[GenerationRequest]:
+    prompts = [
+        tuple(4 + (number * 7 + i * (i + number)) % 60 for i in range(length + number % 5)) for number in range(num_prompts)
+    ]
     return [
-        GenerationRequest(f"p{prompt}", sample, tuple(4 + (prompt * 7 + i * (i + prompt)) % 60 for i in range(length + prompt % 5)),
-                          seed=(1 << 62) + 1000 * prompt + sample)
-        for prompt in range(num_prompts) for sample in range(group_size)
+        GenerationRequest(f"p{number}", sample, prompt, seed=(1 << 62) + 1000 * number + sample)
+        for number, prompt in enumerate(prompts) for sample in range(group_size)
     ]
 
 
@@ -140,6 +144,21 @@ def test_a_tied_head_that_stays_packed_from_the_old_weights_is_caught(
     monkeypatch.undo()
     with pytest.raises(FingerprintError):  # it stays refused: nothing is generated from the mixture
         engine.generate(requests(1), SAMPLED)
+
+
+def test_a_reload_that_does_nothing_is_caught_also_between_policies_that_are_nearly_equal(
+    engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load_model(policies[0], "float32")
+    model.model.norm.weight.data.mul_(1.00005)
+    near = tmp_path / "near"
+    write_policy(model, load_tokenizer(policies[0]), near, version=1, parent=None, algorithm="grpo", iteration=1)
+    recorded = zip(read_policy(near).fingerprint.logprobs, read_policy(policies[0]).fingerprint.logprobs, strict=True)
+    assert 1e-4 < max(abs(one - other) for one, other in recorded) < 1e-3  # within the tolerance of float32
+    monkeypatch.setattr(engine._llm, "collective_rpc", lambda *arguments, **named: None)
+    with pytest.raises(FingerprintError, match="no new weights"):
+        engine.load_policy(near)
+    assert engine.policy_version == 0
 
 
 def test_a_prefix_cache_of_the_old_policy_is_caught(
@@ -240,13 +259,11 @@ def test_the_process_is_as_before_and_torch_trains_beside_the_engine(engine: Vll
 def test_shared_engine_stays_warm_and_restarts_for_another_architecture_or_after_a_death(
     warm_engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    warm_engine.close()
     settings = RolloutSettings(max_model_tokens=CONTEXT)
-    first = shared_engine(settings, policies[0])
-    assert shared_engine(settings, policies[1]) is first and first.policy_version == 1
+    assert shared_engine(settings, policies[1]) is warm_engine and warm_engine.policy_version == 1
 
     untied = shared_engine(settings, build_tiny_policy(tmp_path / "untied", seed=5, tied=False))
-    assert untied is not first and first.closed
+    assert untied is not warm_engine and warm_engine.closed
     assert shared_engine(settings, build_tiny_policy(tmp_path / "untied-6", seed=6, tied=False)) is untied
 
     def dies() -> Any:
@@ -265,4 +282,3 @@ def test_shared_engine_stays_warm_and_restarts_for_another_architecture_or_after
     with pytest.raises(FingerprintError):
         shared_engine(RolloutSettings(max_model_tokens=CONTEXT, dtype="bfloat16"), policies[1])
     assert half_precision.closed
-    close_shared_engine()
