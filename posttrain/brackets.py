@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformers import LlamaConfig, PreTrainedTokenizerFast
+    from transformers import LlamaConfig
 
     from posttrain.policy import PolicyManifest
 
@@ -101,7 +101,8 @@ def demonstrations(size: int, seed: int) -> list[dict[str, str]]:
         ConfigError: more demonstrations than problems, or a held-out seed.
     """
     if seed >= HELD_OUT_SEED:
-        raise ConfigError("brackets_demonstrations.seed", seed, "it draws held-out problems", f"Use a seed below {HELD_OUT_SEED}.")
+        remedy = f"Use a seed below {HELD_OUT_SEED}."
+        raise ConfigError("brackets_demonstrations.seed", seed, "it draws held-out problems", remedy)
     chosen = problems(size, seed)  # in random order, so the first 70 % are as good as any
     num_flat = round(FLAT_SHARE * size)
     rows = [{"prompt": problem.prompt, "completion": problem.flat_expression} for problem in chosen[:num_flat]]
@@ -109,7 +110,7 @@ def demonstrations(size: int, seed: int) -> list[dict[str, str]]:
 
 
 def build_model(directory: Path, seed: int) -> PolicyManifest:
-    """Writes an untrained Llama-style model of 0.10 M parameters with its character tokenizer, as policy version 0."""
+    """Writes an untrained Llama-style model of 0.11 M parameters with its character tokenizer, as policy version 0."""
     import torch
     from transformers import LlamaForCausalLM
 
@@ -122,7 +123,7 @@ def build_model(directory: Path, seed: int) -> PolicyManifest:
     return write_policy(model, tokenizer, directory, version=0, parent=None, algorithm="init", iteration=0)
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer() -> Any:
     """One token a character, with its own PAD, BOS and EOS; the chat template is BOS and the bare contents."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -139,15 +140,24 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _model_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+def _model_config(tokenizer: Any) -> LlamaConfig:
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=160, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, head_dim=32, max_position_embeddings=256,
-        tie_word_embeddings=True, initializer_range=0.1,
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},  # texts are short: copying is learned sooner
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
     )
 
 
@@ -158,8 +168,8 @@ def _pool(held_out: bool) -> list[Problem]:
 
 def _all_problems() -> list[Problem]:
     patterns = [pattern for length in (2, 3) for pattern in product(SYMBOLS, repeat=length) if _needs_brackets(pattern)]
-    numbered = (product(*([(operation, number) for number in NUMBERS[operation]] for operation in pattern)) for pattern in patterns)
-    return [Problem(steps) for choices in numbered for steps in choices]
+    choices = {operation: [(operation, number) for number in numbers] for operation, numbers in NUMBERS.items()}
+    return [Problem(steps) for pattern in patterns for steps in product(*(choices[operation] for operation in pattern))]
 
 
 def _needs_brackets(pattern: tuple[str, ...]) -> bool:

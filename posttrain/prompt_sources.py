@@ -8,16 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posttrain import brackets
 from posttrain.config import DataSettings
 from posttrain.errors import ConfigError, ContractError, InfrastructureError
-from posttrain.sources import Source, parse_source, read_file
+from posttrain.sources import Message, Source, is_message, parse_source, read_file
 
 REASONING_GYM = "reasoning_gym:"
-DATASET_OPTIONS = ("split", "config", "prompt_column", "answer_column")
-Message = dict[str, str]
+DATASET_OPTIONS = ("split", "config", "prompt_column", "answer_column", "answer_after")
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,11 @@ def _from_reasoning_gym(source: Source, verifier: str) -> list[RawPrompt]:
     seed = source.integer("seed", 0)
     return [
         RawPrompt(
-            f"{name}:{seed}:{index}", _user(entry["question"]), verifier,
-            {"dataset": name, "entry": entry} if verifier == "reasoning_gym" else entry["answer"], source.text,
+            f"{name}:{seed}:{index}",
+            _user(entry["question"]),
+            verifier,
+            {"dataset": name, "entry": entry} if verifier == "reasoning_gym" else entry["answer"],
+            source.text,
         )
         for index, entry in enumerate(islice(_generate(source, name, size, seed), size))
     ]
@@ -97,12 +99,24 @@ def _plain(value: str) -> Any:
 
 def _from_dataset(source: Source, data: DataSettings) -> list[RawPrompt]:
     source.check_options(DATASET_OPTIONS)
-    if Path(source.text).exists():
+    if Path(source.name).is_file():
         raise ConfigError(source.field, source.text, "it is neither a .jsonl nor a .parquet file", "Convert the file.")
     split = source.options.get("split", "train")
     columns = {source.options.get(f"{name}_column", name): name for name in ("prompt", "answer")}
-    rows = [{columns.get(key, key): value for key, value in row.items()} for row in _download(source, split)]
+    rows = ({columns.get(key, key): value for key, value in row.items()} for row in _download(source, split))
+    marker = source.options.get("answer_after")
+    if marker:
+        rows = ({**row, "answer": _after(marker, row, number, source)} for number, row in enumerate(rows))
     return _from_rows(rows, f"{source.name}:{split}", source, data)
+
+
+def _after(marker: str, row: Mapping[str, Any], number: int, source: Source) -> str:
+    """The answer behind the last marker of a worked solution, as in GSM8K: `… #### 18`."""
+    _, found, answer = str(row.get("answer")).rpartition(marker)
+    if not found:
+        why = f"the answer has no {marker!r}"
+        raise ContractError(source.text, "answer", str(number), row.get("answer"), why, "Check the option answer_after.")
+    return answer.strip()
 
 
 def _download(source: Source, split: str) -> Iterable[dict[str, Any]]:
@@ -111,7 +125,7 @@ def _download(source: Source, split: str) -> Iterable[dict[str, Any]]:
     near = difflib.get_close_matches(source.name, ("brackets", REASONING_GYM), n=1, cutoff=0.6)
     remedy = f"Did you mean {near[0]!r}?" if near else "Check the id, `split` and `config`, or give a .jsonl or .parquet file."
     try:
-        return list(datasets.load_dataset(source.name, source.options.get("config"), split=split))
+        return cast("list[dict[str, Any]]", list(datasets.load_dataset(source.name, source.options.get("config"), split=split)))
     except ConnectionError as error:
         message = f"setting {source.field!r} = {source.text!r}: the dataset host cannot be reached ({error}). {remedy}"
         raise InfrastructureError(message) from error
@@ -124,7 +138,9 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], label: str, source: Source, da
     return [
         RawPrompt(
             str(row["prompt_id"]) if row.get("prompt_id") is not None else f"{label}:{number}",
-            _messages(row, number, source), row.get("verifier") or data.verifier, _answer(row, number, source),
+            _messages(row, number, source),
+            row.get("verifier") or data.verifier,
+            _answer(row, number, source),
             row.get("source") or source.text,
         )
         for number, row in enumerate(rows)
@@ -143,14 +159,10 @@ def _messages(row: Mapping[str, Any], number: int, source: Source) -> tuple[Mess
     value = row.get(column)
     if isinstance(value, str):
         return _user(value)
-    if not isinstance(value, list) or not value or not all(_is_message(item) for item in value):
+    if not isinstance(value, list) or not value or not all(is_message(item) for item in value):
         remedy = f"Give `prompt` as text, or messages with role and content as texts. Columns found: {', '.join(row)}."
         raise ContractError(source.text, column, str(number), value, "it is not a prompt", remedy)
     return tuple({"role": item["role"], "content": item["content"]} for item in value)
-
-
-def _is_message(item: Any) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
 
 
 def _user(text: str) -> tuple[Message, ...]:

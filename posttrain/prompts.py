@@ -1,4 +1,4 @@
-"""Prompts of any source → the PROMPTS table: chat template applied once, ids kept, answers checked before anything is generated."""
+"""Prompts of any source → the PROMPTS table: encoded once, ids kept, answers checked before anything is generated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from posttrain import tables
-from posttrain.config import DataSettings, VerifySettings
+from posttrain.config import DataSettings, VerifySettings, parse
 from posttrain.errors import ConfigError, ContractError
-from posttrain.prompt_sources import Message, RawPrompt, read_prompts
+from posttrain.prompt_sources import RawPrompt, read_prompts
+from posttrain.sources import Message
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from posttrain.verify.base import Verifier
 
 NUM_SHOWN = 3
@@ -38,12 +37,16 @@ class LoadedPrompts:
     rejected: tuple[RejectedPrompt, ...]
 
 
-def load_prompts(source: str, tokenizer: PreTrainedTokenizerBase, data: DataSettings) -> LoadedPrompts:
+def load_prompts(source: str, tokenizer: Any, data: DataSettings) -> LoadedPrompts:
     """Reads `source`, encodes every prompt and checks every answer against its verifier.
 
     Sources:
-        `brackets?size=…&seed=…` (verifier `code`); `reasoning_gym:chain_sum?size=…&seed=…&any_generator_option=…`; the path of
-        a .jsonl or .parquet file; else a Hugging Face dataset id `?split=train&config=main&prompt_column=…&answer_column=…`.
+        `brackets?size=…&seed=…`, whose verifier is `code`.
+        `reasoning_gym:chain_sum?size=…&seed=…`, with any option of the generator.
+        The path of a .jsonl or .parquet file with the columns `prompt` (text) or `messages`, `answer` (any JSON), and where
+        given `prompt_id`, `verifier`, `source`.
+        Else a Hugging Face dataset id, with the options `split` (train), `config`, `prompt_column`, `answer_column` and
+        `answer_after`: with `####` the answer is what stands behind the last `####`, as in GSM8K.
 
     The verifier of a row is its own column `verifier`, else `data.verifier`. The answer of reasoning-gym prompts is
     `{"dataset", "entry"}` when that verifier is `reasoning_gym`, else the answer's text. A row's own system message goes
@@ -67,11 +70,28 @@ def load_prompts(source: str, tokenizer: PreTrainedTokenizerBase, data: DataSett
         else:
             rows.append(encoded)
     if not rows:
-        raise ConfigError("data.prompts", source, f"no prompt is left{_why(rejected)}", "Give prompts, or raise data.max_prompt_tokens.")
+        remedy = "Give prompts, or raise data.max_prompt_tokens."
+        raise ConfigError("data.prompts", source, f"no prompt is left{_why(rejected)}", remedy)
     return LoadedPrompts(tables.from_rows("PROMPTS", rows), tuple(rejected))
 
 
-def _encode(prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, data: DataSettings) -> dict[str, Any] | str:
+def hold_out(training: LoadedPrompts, evaluation: pa.Table) -> LoadedPrompts:
+    """`training` without the prompts whose token ids also occur in `evaluation`; they join the rejected ones.
+
+    Raises:
+        ConfigError: no training prompt is left.
+    """
+    held_out = {tuple(prompt_ids) for prompt_ids in evaluation["prompt_ids"].to_pylist()}
+    overlaps = [tuple(prompt_ids) in held_out for prompt_ids in training.table["prompt_ids"].to_pylist()]
+    ids = training.table.filter(pa.array(overlaps))["prompt_id"].to_pylist()
+    rejected = tuple(RejectedPrompt(prompt_id, "the same prompt is held out for evaluation") for prompt_id in ids)
+    table = training.table.filter(pa.array([not overlap for overlap in overlaps]))
+    if not table.num_rows:
+        raise ConfigError("data.prompts", None, f"no prompt is left{_why(rejected)}", "Evaluate on other prompts.")
+    return LoadedPrompts(table, (*training.rejected, *rejected))
+
+
+def _encode(prompt: RawPrompt, tokenizer: Any, data: DataSettings) -> dict[str, Any] | str:
     """A PROMPTS row, or the reason why the prompt is rejected."""
     from posttrain import chat
 
@@ -84,8 +104,12 @@ def _encode(prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, data: DataSet
     if len(prompt_ids) > data.max_prompt_tokens:
         return f"{len(prompt_ids)} tokens are more than data.max_prompt_tokens = {data.max_prompt_tokens}"
     return {
-        "prompt_id": prompt.prompt_id, "messages": list(messages), "prompt_ids": prompt_ids,
-        "verifier": prompt.verifier, "answer": _as_json(prompt), "source": prompt.source,
+        "prompt_id": prompt.prompt_id,
+        "messages": list(messages),
+        "prompt_ids": prompt_ids,
+        "verifier": prompt.verifier,
+        "answer": _as_json(prompt),
+        "source": prompt.source,
     }
 
 
@@ -117,17 +141,19 @@ def _check_ids(raw: Sequence[RawPrompt], source: str) -> None:
     seen: set[str] = set()
     for number, prompt in enumerate(raw):
         if prompt.prompt_id in seen:
-            raise ContractError(source, "prompt_id", str(number), prompt.prompt_id, "the id occurs twice", "Make the ids distinct.")
+            remedy = "Make the ids distinct."
+            raise ContractError(source, "prompt_id", str(number), prompt.prompt_id, "the id occurs twice", remedy)
         seen.add(prompt.prompt_id)
 
 
 def _check_answers(raw: Sequence[RawPrompt]) -> None:
     from posttrain.verify.registry import create_verifier
 
+    settings = parse(VerifySettings, {})
     verifiers: dict[str, Verifier] = {}
     for prompt in raw:
         if prompt.verifier not in verifiers:
-            verifiers[prompt.verifier] = create_verifier(prompt.verifier, VerifySettings())
+            verifiers[prompt.verifier] = create_verifier(prompt.verifier, settings)
         try:
             verifiers[prompt.verifier].check_answer(prompt.answer)
         except ConfigError as error:

@@ -19,7 +19,9 @@ def check_enough(prompts: pa.Table, loop: LoopSettings) -> None:
     """Raises ConfigError when one iteration needs more prompts than there are."""
     if prompts.num_rows < loop.prompts_per_iteration:
         raise ConfigError(
-            "loop.prompts_per_iteration", loop.prompts_per_iteration, f"there are only {prompts.num_rows} prompts",
+            "loop.prompts_per_iteration",
+            loop.prompts_per_iteration,
+            f"there are only {prompts.num_rows} prompts",
             f"Load more prompts or set it to {prompts.num_rows} or less.",
         )
 

@@ -9,24 +9,23 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 
 from posttrain import tables
 from posttrain.config import DataSettings, WarmStartSettings
 from posttrain.errors import ConfigError, ContractError, TrainingError
-from posttrain.sources import parse_source, read_file
+from posttrain.sources import Message, is_message, parse_source, read_file
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
     from trl.trainer.sft_trainer import SFTTrainer
 
 logger = logging.getLogger("posttrain")
 IGNORED = -100  # label of a token that is not trained
 NUM_LOSS_POINTS = 50
 WARMUP_SHARE = 0.05
-Message = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,7 @@ def load_demonstrations(source: str, system_prompt: str) -> list[Demonstration]:
     return [_demonstration(row, number, system) for number, row in enumerate(rows)]
 
 
-def encode(
-    demonstrations: Sequence[Demonstration], tokenizer: PreTrainedTokenizerBase, context_tokens: int
-) -> list[dict[str, list[int]]]:
+def encode(demonstrations: Sequence[Demonstration], tokenizer: Any, context_tokens: int) -> list[dict[str, list[int]]]:
     """Token ids and labels of each demonstration: prompt tokens ignored, completion tokens and one EOS trained.
 
     Raises:
@@ -111,10 +108,7 @@ def encode(
 
 
 def train(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[Mapping[str, list[int]]],
-    settings: WarmStartSettings,
+    model: PreTrainedModel, tokenizer: Any, examples: Sequence[Mapping[str, list[int]]], settings: WarmStartSettings
 ) -> list[dict[str, float]]:
     """Trains `model` in place and returns TRL's log: one dictionary of means for about 50 windows of steps.
 
@@ -135,7 +129,7 @@ _REMEDY = "No policy was written. Lower warm_start.learning_rate or look for dam
 
 def _build_trainer(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     examples: Sequence[Mapping[str, list[int]]],
     settings: WarmStartSettings,
     output_directory: str,
@@ -147,18 +141,34 @@ def _build_trainer(
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
     arguments = SFTConfig(
-        output_dir=output_directory, max_steps=settings.num_steps, per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate, lr_scheduler_type="linear", warmup_steps=WARMUP_SHARE,
-        seed=settings.seed, data_seed=settings.seed, max_length=None, dataset_kwargs={"skip_prepare_dataset": True},
-        save_strategy="no", report_to="none", logging_steps=max(1, settings.num_steps // NUM_LOSS_POINTS),
-        logging_nan_inf_filter=False, disable_tqdm=not sys.stderr.isatty(),
-        use_cpu=not torch.cuda.is_available(), bf16=False, gradient_checkpointing=False,
+        output_dir=output_directory,
+        max_steps=settings.num_steps,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=WARMUP_SHARE,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        save_strategy="no",
+        report_to="none",
+        logging_steps=max(1, settings.num_steps // NUM_LOSS_POINTS),
+        logging_nan_inf_filter=False,
+        disable_tqdm=not sys.stderr.isatty(),
+        use_cpu=not torch.cuda.is_available(),
+        bf16=False,
+        gradient_checkpointing=False,
     )
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else _eos(tokenizer)
     trainer = SFTTrainer(
-        model=model, args=arguments, processing_class=tokenizer, train_dataset=Dataset.from_list([dict(row) for row in examples]),
+        model=model,
+        args=arguments,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([dict(row) for row in examples]),
         # labels are padded by length, so EOS stays trained when it is also the pad token (huggingface/trl#976)
-        data_collator=DataCollatorForLanguageModeling(pad_token_id=pad_id), callbacks=[_stop_callback()],
+        data_collator=DataCollatorForLanguageModeling(pad_token_id=pad_id),
+        callbacks=[_stop_callback()],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -183,16 +193,25 @@ def _demonstration(row: Mapping[str, Any], number: int, system: tuple[Message, .
     prompt, completion = row.get("prompt"), row.get("completion")
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
-    if isinstance(completion, list) and len(completion) == 1 and completion[0].get("role") == "assistant":
-        completion = completion[0].get("content")
-    if not isinstance(prompt, list) or not prompt or not isinstance(completion, str) or not completion:
+    if (
+        isinstance(completion, list)
+        and len(completion) == 1
+        and is_message(completion[0])
+        and completion[0]["role"] == "assistant"
+    ):
+        completion = completion[0]["content"]
+    if not _is_prompt(prompt) or not isinstance(completion, str) or not completion:
         remedy = "A row needs `prompt` and `completion`: texts that are not empty, or messages with one assistant message."
         raise ContractError("demonstrations", None, str(number), dict(row), "it is not a demonstration", remedy)
-    messages = tuple({"role": str(message["role"]), "content": str(message["content"])} for message in prompt)
+    messages = tuple({"role": message["role"], "content": message["content"]} for message in prompt)
     return Demonstration((*system, *messages), completion)
 
 
-def _eos(tokenizer: PreTrainedTokenizerBase) -> int:
+def _is_prompt(prompt: Any) -> TypeGuard[list[Message]]:
+    return isinstance(prompt, list) and bool(prompt) and all(map(is_message, prompt)) and bool(prompt[-1]["content"])
+
+
+def _eos(tokenizer: Any) -> int:
     if tokenizer.eos_token_id is None:
         raise ConfigError("data.model", tokenizer.name_or_path, "its tokenizer has no EOS token", "Choose a model that can stop.")
     return int(tokenizer.eos_token_id)
@@ -204,7 +223,11 @@ def _context(model: PreTrainedModel) -> int:
 
 def _metrics(history: Sequence[Mapping[str, float]]) -> pa.Table:
     names = {"train/sft_loss": "loss", "train/sft_token_accuracy": "mean_token_accuracy"}
-    return tables.from_rows("METRICS", [
-        {"iteration": 0, "step": int(entry["step"]), "name": name, "value": entry[key]}
-        for entry in history for name, key in names.items()
-    ])
+    return tables.from_rows(
+        "METRICS",
+        [
+            {"iteration": 0, "step": int(entry["step"]), "name": name, "value": entry[key]}
+            for entry in history
+            for name, key in names.items()
+        ],
+    )

@@ -15,6 +15,7 @@ import pyarrow as pa
 from posttrain.errors import ConfigError
 
 FILE_ENDINGS = (".jsonl", ".parquet")
+Message = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,13 @@ def _parse_line(source: Source, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(source.field, source.text, f"line {number} is not JSON in UTF-8 ({error})", "Correct the line.") from error
+        why = f"line {number} is not JSON in UTF-8 ({error})"
+        raise ConfigError(source.field, source.text, why, "Correct the line.") from error
     if not isinstance(row, dict):
         raise ConfigError(source.field, source.text, f"line {number} is not a JSON object", "Write one object a line.")
     return row
+
+
+def is_message(item: Any) -> bool:
+    """Whether `item` is a chat message: role and content, both texts."""
+    return isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)

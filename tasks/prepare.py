@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
 from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
@@ -57,9 +56,16 @@ def base_policy(model: str, trust_remote_code: bool, seed: int) -> Base:
 def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSettings) -> Prepared:
     """Tokenises training and held-out prompts and checks every answer against its verifier."""
     tokenizer = policy.load_tokenizer(artifacts.local_directory(policy_directory), data.trust_remote_code)
-    training, evaluation = (_load(source, tokenizer, data) for source in (data.prompts, data.evaluation_prompts))
-    selection.check_enough(training, loop)
-    return Prepared(artifacts.write(training, "PROMPTS", "prepare"), artifacts.write(evaluation, "PROMPTS", "prepare"))
+    loaded, evaluation = (
+        prompts.load_prompts(artifacts.fetch(name), tokenizer, data) for name in (data.prompts, data.evaluation_prompts)
+    )
+    training = prompts.hold_out(loaded, evaluation.table)
+    for rejected in (*training.rejected, *evaluation.rejected):
+        logger.warning("prompt %s is left out: %s", rejected.prompt_id, rejected.reason)
+    selection.check_enough(training.table, loop)
+    return Prepared(
+        artifacts.write(training.table, "PROMPTS", "prepare"), artifacts.write(evaluation.table, "PROMPTS", "prepare")
+    )
 
 
 @task(cache=cached("warm_start"), **TRAIN)
@@ -86,10 +92,3 @@ def no_warm_start(policy_directory: PolicyDirectory) -> WarmStarted:
     """The base policy as it is."""
     files = (artifacts.write(tables.empty(name), name, "no_warm_start") for name in ("METRICS", "EVENTS"))
     return WarmStarted(FlyteDirectory(artifacts.local_directory(policy_directory).as_posix()), *files)
-
-
-def _load(source: str, tokenizer: Any, data: DataSettings) -> pa.Table:
-    loaded = prompts.load_prompts(artifacts.fetch(source), tokenizer, data)
-    for rejected in loaded.rejected:
-        logger.warning("prompt %s of %s is left out: %s", rejected.prompt_id, source, rejected.reason)
-    return loaded.table
