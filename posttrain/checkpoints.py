@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -46,8 +47,8 @@ def publish(policy_directory: Path, state_directory: Path, root: Path, iteration
     directory = Path(root) / f"iteration-{iteration:06d}"
     checkpoint = Checkpoint(iteration, manifest.hash, pass_rate, str(directory))
     with write_aside(directory) as aside:
-        shutil.copytree(policy_directory, aside / "policy")
-        shutil.copytree(state_directory, aside / "state")
+        shutil.copytree(policy_directory, aside / "policy", copy_function=_link)
+        shutil.copytree(state_directory, aside / "state", copy_function=_link)
         (aside / MANIFEST).write_text(json.dumps(asdict(checkpoint), indent=2), encoding="utf-8")
     return checkpoint
 
@@ -83,3 +84,11 @@ def apply_retention(root: Path, keep_last: int) -> list[Checkpoint]:
     for checkpoint in removed:
         shutil.rmtree(Path(root) / f"iteration-{checkpoint.iteration:06d}")
     return removed
+
+
+def _link(source: str, target: str) -> None:
+    """A hard link, since neither side is ever changed in place; a copy where the file systems differ."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flytekit import task
@@ -60,8 +61,7 @@ def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSet
         prompts.load_prompts(artifacts.fetch(name), tokenizer, data) for name in (data.prompts, data.evaluation_prompts)
     )
     training = prompts.hold_out(loaded, evaluation.table)
-    for rejected in (*training.rejected, *evaluation.rejected):
-        logger.warning("prompt %s is left out: %s", rejected.prompt_id, rejected.reason)
+    _report_rejected([*training.rejected, *evaluation.rejected])
     selection.check_enough(training.table, loop)
     return Prepared(
         artifacts.write(training.table, "PROMPTS", "prepare"), artifacts.write(evaluation.table, "PROMPTS", "prepare")
@@ -92,3 +92,12 @@ def no_warm_start(policy_directory: PolicyDirectory) -> WarmStarted:
     """The base policy as it is."""
     files = (artifacts.write(tables.empty(name), name, "no_warm_start") for name in ("METRICS", "EVENTS"))
     return WarmStarted(FlyteDirectory(artifacts.local_directory(policy_directory).as_posix()), *files)
+
+
+def _report_rejected(rejected: Sequence[prompts.RejectedPrompt]) -> None:
+    """Names every prompt that is left out, one line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for prompt in rejected:
+        by_reason.setdefault(prompt.reason, []).append(prompt.prompt_id)
+    for reason, prompt_ids in by_reason.items():
+        logger.warning("%d prompts are left out, %s: %s", len(prompt_ids), reason, ", ".join(prompt_ids))

@@ -10,6 +10,7 @@ from flytekit.types.file import FlyteFile
 
 from posttrain import config, tables
 from posttrain.config import GrpoSettings
+from posttrain.report.curve import ascii_curve
 from posttrain.report.inputs import ReportInputs
 from posttrain.report.page import write_report
 from posttrain.tracking import mlflow_command
@@ -46,5 +47,5 @@ def report(
     path = write_report(run_directory(execution) / "report.html", inputs)
     tracker.log_report(path)
     Deck("Report", Path(path).read_text(encoding="utf-8"))
-    logger.info("report: %s", path)
+    logger.info("run %s is finished; report: %s\n%s", execution, path, ascii_curve(inputs.metrics))
     return FlyteFile(str(path))

@@ -119,7 +119,7 @@ class VllmEngine:
 
     def _announce(self) -> None:
         largest = self.check_fingerprint()
-        logger.info("vllm serves policy version %d, fingerprint within %.2g nats", self.policy_version, largest)
+        logger.debug("vllm serves policy version %d, fingerprint within %.2g nats", self.policy_version, largest)
 
     def _swap(self, served: Served) -> None:
         old, before = self._served, self._probe_logprobs
