@@ -74,7 +74,7 @@ def decode_completion(tokenizer: Any, completion_ids: Sequence[int], end_ids: Co
 
 
 def extend_conversation(
-    tokenizer: Any, prompt_ids: Sequence[int], completion_ids: Sequence[int], new_messages: Sequence[Message],
+    tokenizer: Any, prompt_ids: Sequence[int], completion_ids: Sequence[int], new_messages: Sequence[Message]
 ) -> list[int]:
     """Prompt ids of the next turn: prompt ids + sampled ids + encoded new text; earlier text is never encoded again.
 

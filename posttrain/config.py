@@ -401,12 +401,14 @@ def _share(values: dict[str, Any]) -> None:
 
 
 def _load_overrides(overrides: str) -> dict[str, Any]:
-    if not overrides.strip():
+    if overrides.strip() in ("", "None"):
         return {}
     try:
         loaded = yaml.safe_load(overrides)
     except yaml.YAMLError as error:
         raise ConfigError("overrides", overrides, f"not YAML or JSON ({error})", "Example: {learner: {kl_coef: 0.01}}") from error
+    if loaded is None:  # `None` in YAML, `null` in JSON, or only a comment
+        return {}
     if not isinstance(loaded, dict):
         raise ConfigError("overrides", overrides, "not a mapping of sections", "Example: {learner: {kl_coef: 0.01}}")
     return loaded

@@ -43,7 +43,7 @@ class PolicyManifest:
 
 
 def write_policy(
-    model: Any, tokenizer: Any, directory: Path, *, version: int, parent: str | None, algorithm: str, iteration: int,
+    model: Any, tokenizer: Any, directory: Path, *, version: int, parent: str | None, algorithm: str, iteration: int
 ) -> PolicyManifest:
     """Writes a policy directory aside, then renames it; on any error nothing is left.
 
@@ -209,7 +209,7 @@ def _load(directory: Path, dtype: str, trust_remote_code: bool) -> Any:
 
     with quiet_transformers():
         model = AutoModelForCausalLM.from_pretrained(
-            str(directory), dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=trust_remote_code,
+            str(directory), dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=trust_remote_code
         )
     return model.eval()
 

@@ -20,8 +20,14 @@ logger = logging.getLogger("posttrain")
 
 
 def generate_rollouts(
-    engine: Engine, prompts: pa.Table, sampling: SamplingParameters,
-    *, group_size: int, run_seed: int, iteration: int, tokenizer: Any,
+    engine: Engine,
+    prompts: pa.Table,
+    sampling: SamplingParameters,
+    *,
+    group_size: int,
+    run_seed: int,
+    iteration: int,
+    tokenizer: Any,
 ) -> pa.Table:
     """`group_size` completions for each row of PROMPTS, in its order; ROLLOUTS.
 
@@ -59,9 +65,13 @@ def rollout_metrics(rollouts: pa.Table, iteration: int) -> pa.Table:
             "num_missing_logprobs": rollouts["behavior_logprobs"].null_count,
             **({"tokens_per_s": float(lengths.sum()) / busy_s} if busy_s else {}),
         }
-    return tables.from_rows("METRICS", [
-        {"iteration": iteration, "step": None, "name": f"rollout/{name}", "value": float(value)} for name, value in values.items()
-    ])
+    return tables.from_rows(
+        "METRICS",
+        [
+            {"iteration": iteration, "step": None, "name": f"rollout/{name}", "value": float(value)}
+            for name, value in values.items()
+        ],
+    )
 
 
 def _requests(prompts: pa.Table, group_size: int, run_seed: int, iteration: int) -> list[GenerationRequest]:
@@ -107,7 +117,8 @@ def _warn_of_duplicates(rollouts: pa.Table) -> None:
     if num_groups < rollouts.num_rows == num_groups + int(_duplicates(rollouts).sum()):
         logger.warning(
             "all %d completions repeat the first of their group at temperature > 0: every advantage is 0. "
-            "The seeds are not used, or the policy has collapsed.", rollouts.num_rows,
+            "The seeds are not used, or the policy has collapsed.",
+            rollouts.num_rows,
         )
 
 

@@ -95,9 +95,8 @@ def print_summary(workspace: Path, seconds: float) -> None:
     newest = max((workspace / "runs").glob("*/report.html"), key=lambda path: path.stat().st_mtime)
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace / 'mlflow.db'}"
-    print(
-        f"\nwall time {seconds:.0f} s, peak memory {peak_gib:.1f} GiB; {hits} of {hits + misses} cacheable tasks came from the cache"
-    )
+    print(f"\nwall time    {seconds:.0f} s, peak memory {peak_gib:.1f} GiB")
+    print(f"cache        {hits} of {hits + misses} cacheable tasks were not run again")
     print(f"report       {newest}")
     print(f"checkpoints  {newest.parent / 'checkpoints'}")
     print(f"MLflow       make mlflow   (or .venv/bin/{mlflow_command(uri)})")

@@ -81,6 +81,8 @@ def launch(
         ConfigError: with every wrong field, its value, the reason and the remedy.
     """
     given = locals()
+    # On the command line `--run_name None` means what leaving it out means.
+    given |= {name: "" for name in ("run_name", "demonstrations") if given[name] == "None"}
     settings = config.resolve({field: given[name] for name, field in FLAT_INPUTS.items()}, overrides)
     create_verifier(settings.data.verifier, settings.verify)
     execution = artifacts.execution_name(settings.tracking.run_name)

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from flyteidl.core import errors_pb2, literals_pb2
+from flyteidl.core import dynamic_job_pb2, errors_pb2, literals_pb2
 from flytekit.configuration import Config, Image, ImageConfig, S3Config, SerializationSettings
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.data_persistence import FileAccessProvider
 from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import LiteralMap
 from flytekit.tools.translator import get_serializable
+from flytekit.utils.asyn import loop_manager
+from s3fs import S3FileSystem
 
 ROOT = Path(__file__).parent.parent
 BUCKET = "flyte"
@@ -81,11 +83,20 @@ class Executor:
         Raises:
             TaskFailedError: with the message of the error document.
         """
+        prefix, log = self._call(task, inputs)
+        outputs = literals_pb2.LiteralMap.FromString(self._result(prefix, "outputs.pb", log))
+        return dict(LiteralMap.from_flyte_idl(outputs).literals)
+
+    def compile(self, dynamic: Any, **inputs: Any) -> dynamic_job_pb2.DynamicJobSpec:
+        """Runs a dynamic and returns the graph that it hands to Flyte."""
+        prefix, log = self._call(dynamic, inputs)
+        return dynamic_job_pb2.DynamicJobSpec.FromString(self._result(prefix, "futures.pb", log))
+
+    def _call(self, task: Any, inputs: dict[str, Any]) -> tuple[str, str]:
         self._calls += 1
         prefix = f"call-{self._calls}"
         self._put(f"{prefix}/inputs.pb", self._literals(task, inputs).to_flyte_idl().SerializeToString())
-        output = self._execute(self._command(task, prefix))
-        return self._outputs(prefix, output)
+        return prefix, self._execute(*self._command(task, prefix))
 
     def _literals(self, task: Any, inputs: dict[str, Any]) -> LiteralMap:
         context = FlyteContextManager.current_context()
@@ -99,7 +110,7 @@ class Executor:
                 )
         return LiteralMap(literals)
 
-    def _command(self, task: Any, prefix: str) -> list[str]:
+    def _command(self, task: Any, prefix: str) -> tuple[list[str], dict[str, str]]:
         settings = SerializationSettings(IMAGES, project="p", domain="d", version="v")
         container = get_serializable(OrderedDict(), settings, task).template.container
         values = {
@@ -109,22 +120,26 @@ class Executor:
             "{{.checkpointOutputPrefix}}": f"s3://{BUCKET}/{prefix}/check",
             "{{.prevCheckpointPrefix}}": '""',
         }
-        return [values.get(argument, argument) for argument in container.args]
+        return [values.get(argument, argument) for argument in container.args], dict(container.env or {})
 
-    def _execute(self, command: list[str]) -> str:
+    def _execute(self, command: list[str], container_environment: dict[str, str]) -> str:
         binary = Path(sys.executable).with_name(command[0])
         with tempfile.TemporaryDirectory() as workspace:
-            environment = os.environ | {
-                "FLYTE_AWS_ENDPOINT": self._endpoint,
-                "FLYTE_AWS_ACCESS_KEY_ID": "test",
-                "FLYTE_AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "POSTTRAIN_WORKSPACE": workspace,
-                "PYTHONPATH": str(ROOT),
-                "FLYTE_INTERNAL_EXECUTION_ID": "execution-1",
-                "FLYTE_INTERNAL_EXECUTION_PROJECT": "p",
-                "FLYTE_INTERNAL_EXECUTION_DOMAIN": "d",
-            }
+            environment = (
+                os.environ
+                | container_environment
+                | {
+                    "FLYTE_AWS_ENDPOINT": self._endpoint,
+                    "FLYTE_AWS_ACCESS_KEY_ID": "test",
+                    "FLYTE_AWS_SECRET_ACCESS_KEY": "test",
+                    "AWS_DEFAULT_REGION": "us-east-1",
+                    "POSTTRAIN_WORKSPACE": workspace,
+                    "PYTHONPATH": str(ROOT),
+                    "FLYTE_INTERNAL_EXECUTION_ID": "execution-1",
+                    "FLYTE_INTERNAL_EXECUTION_PROJECT": "p",
+                    "FLYTE_INTERNAL_EXECUTION_DOMAIN": "d",
+                }
+            )
             done = subprocess.run(
                 [str(binary), *command[1:]],
                 env=environment,
@@ -137,15 +152,14 @@ class Executor:
             )
         return done.stdout
 
-    def _outputs(self, prefix: str, log: str) -> dict[str, Any]:
+    def _result(self, prefix: str, name: str, log: str) -> bytes:
         names = {item["Key"] for item in self._s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/out").get("Contents", [])}
         if f"{prefix}/out/error.pb" in names:
             document = errors_pb2.ErrorDocument.FromString(self._get(f"{prefix}/out/error.pb"))
             raise TaskFailedError(document.error.message, document.error.kind == errors_pb2.ContainerError.RECOVERABLE)
-        if f"{prefix}/out/outputs.pb" not in names:
-            raise AssertionError(f"the task wrote neither outputs nor an error:\n{log}")
-        outputs = literals_pb2.LiteralMap.FromString(self._get(f"{prefix}/out/outputs.pb"))
-        return dict(LiteralMap.from_flyte_idl(outputs).literals)
+        if f"{prefix}/out/{name}" not in names:
+            raise AssertionError(f"the task wrote neither {name} nor an error, but {names}:\n{log}")
+        return self._get(f"{prefix}/out/{name}")
 
     def to_python(self, literal: Any, kind: Any) -> Any:
         """A literal as the Python value that a task would see."""
@@ -155,6 +169,13 @@ class Executor:
             if hasattr(value, "download"):
                 value.download()
         return value
+
+    def close(self) -> None:
+        """Closes the connections that flytekit keeps open until its loop dies, noisily, with the process."""
+        for file_system in S3FileSystem._cache.values():
+            if file_system._s3 is not None:
+                loop_manager.run_sync(file_system._s3.__aexit__, None, None, None)
+        S3FileSystem.clear_instance_cache()
 
     def _put(self, key: str, body: bytes) -> None:
         self._s3.put_object(Bucket=BUCKET, Key=key, Body=body)

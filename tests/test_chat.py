@@ -26,7 +26,7 @@ def ids_of(text: str) -> list[int]:
     while text:
         token = next((special for special in ("</s>", "<s>") if text.startswith(special)), text[0])
         found.append(tokenizer.convert_tokens_to_ids(token))
-        text = text[len(token):]
+        text = text[len(token) :]
     return found
 
 
@@ -50,7 +50,7 @@ def test_raw_text_gets_the_one_bos_of_a_tokenizer_that_adds_it_and_never_an_end_
     assert encode_text(build_tiny_tokenizer(), "ab") == ids_of("ab")
     both = build_tiny_tokenizer()
     both.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", BOS_ID), ("</s>", EOS_ID)],
+        single="<s> $A </s>", special_tokens=[("<s>", BOS_ID), ("</s>", EOS_ID)]
     )
     assert encode_text(both, "ab") == [BOS_ID, *ids_of("ab")]
 

@@ -68,6 +68,11 @@ def test_overrides_win_over_flat_inputs_and_json_is_yaml() -> None:
     assert config.resolve({"learner.kl_coef": 0.1}, '{"learner": {"kl_coef": 0.2}}').learner.kl_coef == 0.2
 
 
+@pytest.mark.parametrize("overrides", ["", "  ", "None", "null", "# nothing"])
+def test_none_and_leaving_out_mean_the_same(overrides: str) -> None:
+    assert config.resolve({}, overrides) == GrpoSettings()
+
+
 def test_numbers_keep_their_types() -> None:
     settings = config.resolve({"loop.seed": 2**60 + 1, "learner.learning_rate": 1}, "")
     assert settings.loop.seed == 2**60 + 1 and isinstance(settings.loop.seed, int)

@@ -60,7 +60,7 @@ def test_the_hash_names_weights_and_ancestry(policy: Path, tmp_path: Path) -> No
     assert policy_hash(build_tiny_policy(tmp_path / "other", seed=2)) != policy_hash(policy)
     parent = policy_hash(policy)
     child = write_policy(
-        build_tiny_model(1), build_tiny_tokenizer(), tmp_path / "child", version=1, parent=parent, algorithm="grpo", iteration=1,
+        build_tiny_model(1), build_tiny_tokenizer(), tmp_path / "child", version=1, parent=parent, algorithm="grpo", iteration=1
     )
     assert child.parent == parent and child.hash != policy_hash(policy)
 

@@ -82,7 +82,7 @@ def test_no_prompts_give_no_rows_and_a_long_prompt_is_named(engine: Transformers
 
 
 def test_an_iteration_of_duplicates_raises_the_alarm(
-    engine: TransformersEngine, policy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    engine: TransformersEngine, policy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "posttrain"):
         generate(engine, policy, prompts([5, 6], [7]))
@@ -103,10 +103,14 @@ def test_metrics_by_hand() -> None:
     ]
     rollouts = tables.from_rows("ROLLOUTS", [row(*values, missing=number == 3) for number, values in enumerate(rows)])
     assert metrics(rollouts) == {
-        "rollout/num_completions": 4, "rollout/num_tokens": 12,
-        "rollout/mean_completion_tokens": 3, "rollout/max_completion_tokens": 5,
-        "rollout/share_truncated": 0.25, "rollout/share_aborted": 0.25,
-        "rollout/share_duplicates": 0.25, "rollout/num_missing_logprobs": 1,
+        "rollout/num_completions": 4,
+        "rollout/num_tokens": 12,
+        "rollout/mean_completion_tokens": 3,
+        "rollout/max_completion_tokens": 5,
+        "rollout/share_truncated": 0.25,
+        "rollout/share_aborted": 0.25,
+        "rollout/share_duplicates": 0.25,
+        "rollout/num_missing_logprobs": 1,
         "rollout/tokens_per_s": 12 / 6,  # busy from 0 to 4 and from 10 to 12
     }
     assert set(rollout_metrics(rollouts, 5)["iteration"].to_pylist()) == {5}
@@ -118,11 +122,19 @@ def metrics(rollouts: pa.Table) -> dict[str, float]:
 
 
 def row(
-    prompt_id: str, sample_index: int, ids: list[int], reason: str, seconds: tuple[int, int], missing: bool,
+    prompt_id: str, sample_index: int, ids: list[int], reason: str, seconds: tuple[int, int], missing: bool
 ) -> dict[str, Any]:
     return {
-        "prompt_id": prompt_id, "sample_index": sample_index, "prompt_ids": [5], "completion_ids": ids,
-        "behavior_logprobs": None if missing else [-1.0] * len(ids), "policy_versions": [{"version": 0, "num_tokens": len(ids)}],
-        "finish_reason": reason, "completion": "", "seed": 1, "engine": "vllm",
-        "started_at": START + timedelta(seconds=seconds[0]), "finished_at": START + timedelta(seconds=seconds[1]),
+        "prompt_id": prompt_id,
+        "sample_index": sample_index,
+        "prompt_ids": [5],
+        "completion_ids": ids,
+        "behavior_logprobs": None if missing else [-1.0] * len(ids),
+        "policy_versions": [{"version": 0, "num_tokens": len(ids)}],
+        "finish_reason": reason,
+        "completion": "",
+        "seed": 1,
+        "engine": "vllm",
+        "started_at": START + timedelta(seconds=seconds[0]),
+        "finished_at": START + timedelta(seconds=seconds[1]),
     }

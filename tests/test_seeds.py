@@ -11,7 +11,10 @@ def test_a_seed_is_the_first_63_bits_of_the_documented_hash() -> None:
 def test_seeds_differ_in_every_part_and_fit_a_signed_64_bit_integer() -> None:
     seeds = {
         sample_seed(run, iteration, prompt, sample)
-        for run in range(3) for iteration in range(5) for prompt in ("1", "11", "é", "1, 1") for sample in range(16)
+        for run in range(3)
+        for iteration in range(5)
+        for prompt in ("1", "11", "é", "1, 1")
+        for sample in range(16)
     }
     assert len(seeds) == 3 * 5 * 4 * 16
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -27,7 +27,11 @@ def build_tiny_tokenizer(chat_template: str | None = None, add_bos: bool = False
     if add_bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS_ID)])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = chat_template
@@ -40,9 +44,19 @@ def build_tiny_model(seed: int = 0, tied: bool = True, hidden_size: int = 64, nu
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=len(SPECIAL_TOKENS) + len(CHARACTERS), hidden_size=hidden_size, intermediate_size=2 * hidden_size,
-        num_hidden_layers=num_layers, num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=256,
-        tie_word_embeddings=tied, initializer_range=0.15, pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID,
+        vocab_size=len(SPECIAL_TOKENS) + len(CHARACTERS),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        initializer_range=0.15,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -11,7 +11,14 @@ from posttrain.errors import PolicyError
 from posttrain.policy import PolicyManifest, end_ids, load_tokenizer, read_policy
 
 VOLATILE_KEYS = (
-    "transformers_version", "dtype", "torch_dtype", "_name_or_path", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "_name_or_path",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
 )
 
 

@@ -145,9 +145,14 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            temperature=sampling.temperature, top_p=sampling.top_p, seed=request.seed, logprobs=0, detokenize=False,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=request.seed,
+            logprobs=0,
+            detokenize=False,
             max_tokens=min(sampling.max_completion_tokens, self.max_model_tokens - len(request.prompt_ids)),
-            stop_token_ids=sorted(self.end_ids), output_kind=RequestOutputKind.FINAL_ONLY,
+            stop_token_ids=sorted(self.end_ids),
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
     def _last_logprob(self, sequence_ids: Sequence[int]) -> float:
@@ -199,13 +204,21 @@ def _start(directory: Path, dtype: str, max_model_tokens: int, trust_remote_code
 
         on_cpu = current_platform.is_cpu()
         options: dict[str, Any] = {
-            "model": str(directory), "dtype": dtype, "max_model_len": max_model_tokens, "trust_remote_code": trust_remote_code,
-            "skip_tokenizer_init": True, "logprobs_mode": "processed_logprobs", "enable_prefix_caching": True,
+            "model": str(directory),
+            "dtype": dtype,
+            "max_model_len": max_model_tokens,
+            "trust_remote_code": trust_remote_code,
+            "skip_tokenizer_init": True,
+            "logprobs_mode": "processed_logprobs",
+            "enable_prefix_caching": True,
             # a prompt cut into chunks rewinds its seeded generator, which the CPU's cannot do ("does not use offset")
-            "enable_chunked_prefill": False, "max_num_batched_tokens": max(max_model_tokens, BATCHED_TOKENS),
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(max_model_tokens, BATCHED_TOKENS),
             "worker_extension_cls": "posttrain.engines.vllm_worker.WeightReload",
-            "disable_log_stats": True, "use_tqdm_on_load": False,
-            "enforce_eager": on_cpu, **({"block_size": BLOCK_TOKENS} if on_cpu else {}),
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            "enforce_eager": on_cpu,
+            **({"block_size": BLOCK_TOKENS} if on_cpu else {}),
         }
         try:
             return LLM(**options)
@@ -214,7 +227,7 @@ def _start(directory: Path, dtype: str, max_model_tokens: int, trust_remote_code
 
 
 def sampled_logprobs(
-    completion_ids: Sequence[int], entries: Sequence[Mapping[int, Any] | None] | None,
+    completion_ids: Sequence[int], entries: Sequence[Mapping[int, Any] | None] | None
 ) -> tuple[float, ...] | None:
     """Logprob of each sampled token, looked up by id in its entry (id → object with `logprob`); None when one is unusable."""
     found = [entry.get(token) if entry else None for token, entry in zip(completion_ids, entries or [], strict=bool(entries))]

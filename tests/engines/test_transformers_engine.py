@@ -88,7 +88,7 @@ def test_end_token_finish_reason_and_context(engine: TransformersEngine) -> None
 
 
 def test_a_swap_serves_the_new_policy_and_stale_weights_are_refused(
-    engine: TransformersEngine, policies: list[Path], tmp_path: Path,
+    engine: TransformersEngine, policies: list[Path], tmp_path: Path
 ) -> None:
     engine.load_policy(policies[1])
     assert engine.policy_version == 1 and engine.check_fingerprint() < 1e-5

@@ -57,7 +57,8 @@ def requests(num_prompts: int, group_size: int = 1, length: int = 12) -> list[Ge
     ]
     return [
         GenerationRequest(f"p{number}", sample, prompt, seed=(1 << 62) + 1000 * number + sample)
-        for number, prompt in enumerate(prompts) for sample in range(group_size)
+        for number, prompt in enumerate(prompts)
+        for sample in range(group_size)
     ]
 
 
@@ -74,7 +75,7 @@ def test_greedy_ids_equal_those_of_transformers_and_logprobs_agree(engine: VllmE
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.7, 0.8)])
 def test_behavior_logprobs_are_those_of_the_sampling_distribution(
-    engine: VllmEngine, policies: list[Path], temperature: float, top_p: float,
+    engine: VllmEngine, policies: list[Path], temperature: float, top_p: float
 ) -> None:
     import torch
 
@@ -131,7 +132,7 @@ def test_a_swap_serves_the_new_weights(engine: VllmEngine, policies: list[Path])
 
 
 def test_a_tied_head_that_stays_packed_from_the_old_weights_is_caught(
-    engine: VllmEngine, policies: list[Path], monkeypatch: pytest.MonkeyPatch,
+    engine: VllmEngine, policies: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = engine._llm.collective_rpc
 
@@ -147,7 +148,7 @@ def test_a_tied_head_that_stays_packed_from_the_old_weights_is_caught(
 
 
 def test_a_reload_that_does_nothing_is_caught_also_between_policies_that_are_nearly_equal(
-    engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(policies[0], "float32")
     model.model.norm.weight.data.mul_(1.00005)
@@ -162,7 +163,7 @@ def test_a_reload_that_does_nothing_is_caught_also_between_policies_that_are_nea
 
 
 def test_a_prefix_cache_of_the_old_policy_is_caught(
-    engine: VllmEngine, policies: list[Path], monkeypatch: pytest.MonkeyPatch,
+    engine: VllmEngine, policies: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine._llm, "reset_prefix_cache", lambda: True)
     with pytest.raises(FingerprintError, match="prefix cache"):
@@ -257,7 +258,7 @@ def test_the_process_is_as_before_and_torch_trains_beside_the_engine(engine: Vll
 
 
 def test_shared_engine_stays_warm_and_restarts_for_another_architecture_or_after_a_death(
-    warm_engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    warm_engine: VllmEngine, policies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RolloutSettings(max_model_tokens=CONTEXT)
     assert shared_engine(settings, policies[1]) is warm_engine and warm_engine.policy_version == 1

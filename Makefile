@@ -1,0 +1,45 @@
+# `make` lists the targets. Each makes the environment (.venv) that it needs first; a second call finds it made.
+
+PYTHON ?= python3
+environment = $(PYTHON) scripts/environment.py
+run = .venv/bin/python
+workspace = $(or $(POSTTRAIN_WORKSPACE),workspace)
+
+.DEFAULT_GOAL := help
+.PHONY: help environment quickstart quickstart-smollm test check format bench mlflow clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+environment:  ## make or repair the environment in .venv
+	@$(environment) laptop
+
+quickstart: environment  ## teach a tiny model from nothing and show what it learned (about five minutes)
+	@$(run) scripts/quickstart.py brackets
+
+quickstart-smollm:  ## the same workflow on SmolLM2-135M-Instruct (longer)
+	@$(environment) laptop smollm
+	@$(run) scripts/quickstart.py smollm
+
+test:  ## run every test; ARGS="-k name" to choose
+	@$(environment) laptop dev
+	@$(run) -m pytest $(ARGS)
+
+check:  ## style, types, import contracts, registration without a cluster
+	@$(environment) laptop dev
+	@scripts/check.sh
+
+format:  ## put imports and layout right
+	@$(environment) laptop dev
+	@.venv/bin/ruff check --quiet --select I --fix .
+	@.venv/bin/ruff format .
+
+bench: environment  ## measure generation, verification and update on this machine
+	@$(run) -m bench.parts
+
+mlflow: environment  ## open the recorded runs in a browser
+	@.venv/bin/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri sqlite:///$(abspath $(workspace))/mlflow.db
+
+clean:  ## remove the environment and the tools' caches; runs in the workspace stay
+	rm -rf .venv .venv.old .venv.lock .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
