@@ -14,6 +14,7 @@ from posttrain.config import ImportanceCorrection, LearnerSettings, LossType
 from posttrain.errors import ConfigError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
+from posttrain.table_checks import list_lengths
 from posttrain.trainer_state import DataCursor, TrainerState, optimizer_moments, restore_moments
 
 SEQUENCE_CORRECTIONS = (ImportanceCorrection.sequence_truncate, ImportanceCorrection.sequence_mask)
@@ -166,7 +167,7 @@ def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: 
 def _row_metrics(scored: pa.Table, settings: LearnerSettings) -> dict[str, float]:
     reasons = left_out_reasons(scored, settings)
     counts = Counter(reasons)
-    lengths = tables.list_lengths(scored, "completion_ids")
+    lengths = list_lengths(scored, "completion_ids")
     metrics: dict[str, float] = {f"train/num_rows_{reason}": counts[reason] for reason in REASONS}
     metrics["train/num_rows_left_out"] = len(reasons) - counts[None]
     metrics["train/num_rows_trained"] = counts[None]

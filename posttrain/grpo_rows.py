@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from posttrain import tables
 from posttrain.advantages import batch_scale
 from posttrain.config import AdvantageScaling, LearnerSettings
 from posttrain.errors import ContractError
+from posttrain.table_checks import list_lengths
 
 ABSTAINED = "abstained"  # not judged
 ZERO_VARIANCE = "zero_variance"  # the whole group has advantage 0
@@ -73,7 +73,7 @@ def left_out_reasons(scored: pa.Table, settings: LearnerSettings) -> list[str | 
         advantages,
         scored["behavior_logprobs"].is_valid().to_pylist(),
         scored["finish_reason"].to_pylist(),
-        tables.list_lengths(scored, "completion_ids").tolist(),
+        list_lengths(scored, "completion_ids").tolist(),
         strict=True,
     )
     return [_reason(name in with_signal, *rest, mask_truncated=settings.mask_truncated) for name, *rest in columns]

@@ -15,6 +15,7 @@ from posttrain import tables
 from posttrain.chat import decode_completion
 from posttrain.engines.base import Completion, Engine, GenerationRequest, SamplingParameters
 from posttrain.seeds import sample_seed
+from posttrain.table_checks import list_lengths
 
 logger = logging.getLogger("posttrain")
 
@@ -53,7 +54,7 @@ def rollout_metrics(rollouts: pa.Table, iteration: int) -> pa.Table:
     """METRICS `rollout/…` of one iteration: counts, lengths, shares of truncated and duplicate completions, tokens per second."""
     values: dict[str, float] = {"num_completions": rollouts.num_rows}
     if rollouts.num_rows:
-        lengths = tables.list_lengths(rollouts, "completion_ids")
+        lengths = list_lengths(rollouts, "completion_ids")
         busy_s = _busy_seconds(rollouts)
         values |= {
             "num_tokens": int(lengths.sum()),

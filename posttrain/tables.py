@@ -7,26 +7,22 @@ verifiers and people. Columns that can pass 2 GiB in a shard use the 64-bit `lar
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from posttrain.errors import ContractError
+from posttrain.table_checks import CHECKS, row_label
 
 TOKEN_IDS = pa.large_list(pa.int32())
 LOGPROBS = pa.large_list(pa.float32())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 MESSAGES = pa.large_list(pa.struct([("role", pa.string()), ("content", pa.large_string())]))
 VERSION_RUNS = pa.large_list(pa.struct([("version", pa.int32()), ("num_tokens", pa.int32())]))
-
-OUTCOMES = ("pass", "fail", "timeout", "unparseable", "error")
-FINISH_REASONS = ("stop", "length", "aborted")
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
@@ -147,8 +143,8 @@ def validate(table: pa.Table, name: str) -> pa.Table:
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             row = pc.index(pc.is_null(table[field.name]), True).as_py()
-            raise ContractError(name, field.name, _row_of(table, row), None, "the value is null where one is required")
-    _CHECKS.get(name, lambda _: None)(table)
+            raise ContractError(name, field.name, row_label(table, row), None, "the value is null where one is required")
+    CHECKS.get(name, lambda _: None)(table)
     return table
 
 
@@ -211,11 +207,6 @@ def keys(table: pa.Table) -> list[tuple[str, int]]:
     return list(zip(table["prompt_id"].to_pylist(), table["sample_index"].to_pylist(), strict=True))
 
 
-def list_lengths(table: pa.Table, column: str) -> np.ndarray:
-    """Lengths of a list column, int64 of shape (num_rows,); a null list counts -1."""
-    return pc.fill_null(pc.list_value_length(table[column]), -1).to_numpy().astype(np.int64)
-
-
 def _column(name: str, field: pa.Field, values: list[Any], rows: Sequence[Mapping[str, Any]]) -> pa.Array:
     try:
         return _convert(field.type, values)
@@ -267,100 +258,6 @@ def _check_columns(table: pa.Table, name: str, schema: pa.Schema) -> None:
         raise ContractError(name, None, None, table.column_names, f"the columns must stand in the order {schema.names}")
 
 
-def _check_prompts(table: pa.Table) -> None:
-    _check_unique(table, "PROMPTS", ["prompt_id"])
-    _check_none(table, "PROMPTS", "prompt_ids", list_lengths(table, "prompt_ids") == 0, "the prompt has no tokens")
-
-
-def _check_rollouts(table: pa.Table, name: str = "ROLLOUTS") -> None:
-    _check_unique(table, name, ["prompt_id", "sample_index"])
-    lengths = list_lengths(table, "completion_ids")
-    _check_lengths(table, name, "behavior_logprobs", lengths)
-    _check_logprobs(table, name, "behavior_logprobs")
-    _check_member(table, name, "finish_reason", FINISH_REASONS)
-    for row, (runs, length) in enumerate(zip(table["policy_versions"].to_pylist(), lengths, strict=True)):
-        if sum(run["num_tokens"] for run in runs) != length:
-            why = f"the runs must cover the completion's {length} tokens"
-            raise ContractError(name, "policy_versions", _row_of(table, row), runs, why)
-
-
-def _check_verdicts(table: pa.Table, name: str = "VERDICTS") -> None:
-    _check_unique(table, name, ["prompt_id", "sample_index"])
-    _check_member(table, name, "outcome", OUTCOMES)
-    rewards = table["reward"].to_numpy()
-    judged = np.asarray(table["reward"].is_valid())
-    _check_none(table, name, "reward", judged & ~np.isfinite(rewards.astype(float)), "the reward must be finite, or null")
-    errors = np.asarray(pc.equal(table["outcome"], "error"))
-    _check_none(table, name, "reward", errors & judged, "a verifier error carries no reward")
-
-
-def _check_scored(table: pa.Table) -> None:
-    _check_rollouts(table, "SCORED")
-    _check_verdicts(table, "SCORED")
-    advantages = table["advantage"].to_numpy()
-    known = np.asarray(table["advantage"].is_valid())
-    _check_none(table, "SCORED", "advantage", known & ~np.isfinite(advantages.astype(float)), "the advantage must be finite")
-    _check_lengths(table, "SCORED", "reference_logprobs", list_lengths(table, "completion_ids"))
-    _check_logprobs(table, "SCORED", "reference_logprobs")
-
-
-def _check_metrics(table: pa.Table) -> None:
-    values = table["value"].to_numpy().astype(float)
-    _check_none(table, "METRICS", "value", ~np.isfinite(values), "a metric must be finite; leave the point out instead")
-
-
-def _check_unique(table: pa.Table, name: str, columns: list[str]) -> None:
-    seen: set[tuple[Any, ...]] = set()
-    for row, key in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True)):
-        if key in seen:
-            raise ContractError(name, columns[-1], _row_of(table, row), key, "the key appears twice")
-        seen.add(key)
-
-
-def _check_member(table: pa.Table, name: str, column: str, allowed: Sequence[str]) -> None:
-    wrong = pc.invert(pc.is_in(table[column], value_set=pa.array(allowed)))
-    _check_none(table, name, column, np.asarray(wrong), f"the value must be one of {', '.join(allowed)}")
-
-
-def _check_lengths(table: pa.Table, name: str, column: str, lengths: np.ndarray) -> None:
-    found = list_lengths(table, column)
-    for row in np.flatnonzero((found >= 0) & (found != lengths))[:1]:
-        why = f"it has {found[row]} entries for a completion of {lengths[row]} tokens"
-        raise ContractError(name, column, _row_of(table, int(row)), None, why)
-
-
-def _check_logprobs(table: pa.Table, name: str, column: str) -> None:
-    for row, values in enumerate(table[column]):
-        if not values.is_valid:
-            continue
-        flat = values.values
-        numbers = flat.to_numpy(zero_copy_only=False)
-        if flat.null_count or not np.all(np.isfinite(numbers)) or np.any(numbers > 1e-3):
-            bad = next(v for v in flat.to_pylist() if v is None or not math.isfinite(v) or v > 1e-3)
-            raise ContractError(name, column, _row_of(table, row), bad, "a logprob must be finite and at most 0")
-
-
-def _check_none(table: pa.Table, name: str, column: str, wrong: np.ndarray, why: str) -> None:
-    for row in np.flatnonzero(wrong)[:1]:
-        raise ContractError(name, column, _row_of(table, int(row)), table[column][int(row)].as_py(), why)
-
-
-def _row_of(table: pa.Table, row: int) -> str:
-    parts = [
-        f"{column}={table[column][row].as_py()!r}" for column in ("prompt_id", "sample_index") if column in table.column_names
-    ]
-    return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
-
-
 def _row_name(rows: Sequence[Mapping[str, Any]], row: int) -> str:
     parts = [f"{column}={rows[row][column]!r}" for column in ("prompt_id", "sample_index") if column in rows[row]]
     return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
-
-
-_CHECKS = {
-    "PROMPTS": _check_prompts,
-    "ROLLOUTS": _check_rollouts,
-    "VERDICTS": _check_verdicts,
-    "SCORED": _check_scored,
-    "METRICS": _check_metrics,
-}

@@ -73,7 +73,7 @@ class Tracker:
         self._silent_until = 0.0
 
     def start(self, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None) -> None:
-        """Opens the execution's run, or takes it up again, with flattened settings (`config.flatten`).
+        """Opens the execution's run, or takes it up again, with flattened settings (`resolution.flatten`).
 
         Values are cut where servers would refuse or cut them; the whole is the artifact `settings-<hash>.json`, and its
         hash is the parameter `settings_sha256`. In a retry a changed parameter is kept as a tag beside the first value.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flytekit import task
 
-from posttrain import config
+from posttrain import resolution
 from posttrain.config import EngineName, GrpoSettings, LossType
 from posttrain.directories import hash_file
 from posttrain.verify.registry import create_verifier
@@ -83,7 +83,7 @@ def launch(
     given = locals()
     # On the command line `--run_name None` means what leaving it out means.
     given |= {name: "" for name in ("run_name", "demonstrations") if given[name] == "None"}
-    settings = config.resolve({field: given[name] for name, field in FLAT_INPUTS.items()}, overrides)
+    settings = resolution.resolve({field: given[name] for name, field in FLAT_INPUTS.items()}, overrides)
     create_verifier(settings.data.verifier, settings.verify)
     execution = artifacts.execution_name(settings.tracking.run_name)
     logger.info("run %s: the settings are valid", execution)

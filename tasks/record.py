@@ -10,7 +10,7 @@ import pyarrow as pa
 from flytekit import task
 from flytekit.types.error import FlyteError
 
-from posttrain import advantages, config, events, tables
+from posttrain import advantages, events, resolution, tables
 from posttrain.config import GrpoSettings, TrackingSettings
 from posttrain.rollouts import rollout_metrics
 from posttrain.tracking import DatasetInfo, Tracker
@@ -45,7 +45,7 @@ def open_tracker(settings: TrackingSettings, execution: str) -> Tracker:
 def start_tracking(settings: GrpoSettings, execution: str, prompts: TableFile, evaluation_prompts: TableFile) -> str:
     """Opens the run with its parameters and data sets, and returns the execution's name."""
     tracker = open_tracker(settings.tracking, execution)
-    tracker.start(config.flatten(settings), {"posttrain.workflow": "grpo"})
+    tracker.start(resolution.flatten(settings), {"posttrain.workflow": "grpo"})
     tracker.log_datasets(
         [
             _dataset(prompts, settings.data.prompts, "training"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from flytekit import Deck, task
 from flytekit.types.file import FlyteFile
 
-from posttrain import config, tables
+from posttrain import resolution, tables
 from posttrain.config import GrpoSettings
 from posttrain.report.curve import ascii_curve
 from posttrain.report.inputs import ReportInputs
@@ -37,7 +37,7 @@ def report(
     tracker.finish("FINISHED")
     inputs = ReportInputs(
         title=f"GRPO {execution}",
-        settings=config.flatten(settings),
+        settings=resolution.flatten(settings),
         metrics=tables.concat("METRICS", artifacts.read_all(metrics, "METRICS")),
         events=tables.concat("EVENTS", artifacts.read_all(task_events, "EVENTS")),
         samples=dict(enumerate(artifacts.read_all(samples, "SCORED"))),

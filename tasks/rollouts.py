@@ -12,7 +12,7 @@ from posttrain.config import RolloutSettings
 from posttrain.engines.base import SamplingParameters
 from posttrain.engines.registry import shared_engine
 from posttrain.events import EventRecorder
-from posttrain.tables import list_lengths
+from posttrain.table_checks import list_lengths
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, TableFile
 from tasks.caching import cached

@@ -10,7 +10,7 @@ from flytekit.types.directory import FlyteDirectory
 from posttrain import grpo
 from posttrain.config import LearnerSettings
 from posttrain.events import EventRecorder
-from posttrain.tables import list_lengths
+from posttrain.table_checks import list_lengths
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
 from tasks.caching import cached

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from posttrain import config
+from posttrain import resolution
 from posttrain.config import GrpoSettings
 from posttrain.errors import ConfigError, ConfigErrors
 
@@ -38,14 +38,14 @@ from posttrain.errors import ConfigError, ConfigErrors
 )
 def test_a_wrong_setting_is_explained(overrides: str, parts: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        config.resolve({}, overrides)
+        resolution.resolve({}, overrides)
     for part in parts:
         assert part in str(error.value)
 
 
 def test_every_wrong_field_is_reported_at_once() -> None:
     with pytest.raises(ConfigErrors) as error:
-        config.resolve({}, "{learner: {kl_coef: -1, learning_rat: 1}}")
+        resolution.resolve({}, "{learner: {kl_coef: -1, learning_rat: 1}}")
     assert len(error.value.errors) == 2
 
 
@@ -56,7 +56,7 @@ def test_shared_values_follow_from_one_place() -> None:
         "loop.seed": 5,
         "advantage.scaling": "batch",
     }
-    settings = config.resolve(flat, "")
+    settings = resolution.resolve(flat, "")
     assert settings.learner.temperature == 0.7
     assert settings.rollout.max_completion_tokens == settings.learner.max_completion_tokens == 100
     assert settings.rollout.max_model_tokens == settings.data.max_prompt_tokens + 100
@@ -65,16 +65,16 @@ def test_shared_values_follow_from_one_place() -> None:
 
 
 def test_overrides_win_over_flat_inputs_and_json_is_yaml() -> None:
-    assert config.resolve({"learner.kl_coef": 0.1}, '{"learner": {"kl_coef": 0.2}}').learner.kl_coef == 0.2
+    assert resolution.resolve({"learner.kl_coef": 0.1}, '{"learner": {"kl_coef": 0.2}}').learner.kl_coef == 0.2
 
 
 @pytest.mark.parametrize("overrides", ["", "  ", "None", "null", "# nothing"])
 def test_none_and_leaving_out_mean_the_same(overrides: str) -> None:
-    assert config.resolve({}, overrides) == GrpoSettings()
+    assert resolution.resolve({}, overrides) == GrpoSettings()
 
 
 def test_numbers_keep_their_types() -> None:
-    settings = config.resolve({"loop.seed": 2**60 + 1, "learner.learning_rate": 1}, "")
+    settings = resolution.resolve({"loop.seed": 2**60 + 1, "learner.learning_rate": 1}, "")
     assert settings.loop.seed == 2**60 + 1 and isinstance(settings.loop.seed, int)
     assert settings.learner.learning_rate == 1.0 and isinstance(settings.learner.learning_rate, float)
     restored = GrpoSettings.model_validate_json(settings.model_dump_json())
@@ -87,12 +87,16 @@ def test_settings_are_frozen() -> None:
 
 
 def test_a_decaying_schedule_gets_its_length_from_the_loop() -> None:
-    settings = config.resolve({"loop.num_iterations": 7, "loop.prompts_per_iteration": 20}, "{learner: {lr_scheduler: cosine}}")
+    settings = resolution.resolve(
+        {"loop.num_iterations": 7, "loop.prompts_per_iteration": 20}, "{learner: {lr_scheduler: cosine}}"
+    )
     assert settings.learner.total_steps == 7 * 3  # 20 groups in steps of 8
-    assert config.resolve({"loop.num_iterations": 7}, "").learner.total_steps == 0  # a constant rate has no length: no cache key
+    assert (
+        resolution.resolve({"loop.num_iterations": 7}, "").learner.total_steps == 0
+    )  # a constant rate has no length: no cache key
 
 
 def test_flattened_settings_are_text_by_dotted_name() -> None:
-    flat = config.flatten(GrpoSettings())
+    flat = resolution.flatten(GrpoSettings())
     assert flat["learner.kl_coef"] == "0.0" and flat["data.model"] == "brackets" and flat["evaluation.pass_at"] == "[1, 4]"
     assert all(isinstance(value, str) for value in flat.values())

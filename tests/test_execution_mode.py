@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flytekit.types.file import FlyteFile
 
-from posttrain import config, policy, tables, trainer_state
+from posttrain import policy, resolution, tables, trainer_state
 from posttrain.config import GrpoSettings
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
 from tasks.prepare import base_policy, prepare
@@ -23,7 +23,7 @@ from tests.execution_mode import Executor, TaskFailedError, s3_server
 from workflows.collect import collect
 from workflows.grpo import grpo_loop
 
-SETTINGS = config.resolve(
+SETTINGS = resolution.resolve(
     {
         "data.prompts": "brackets?size=16",
         "data.evaluation_prompts": "brackets?size=4&seed=1000001",

@@ -12,7 +12,7 @@ import pytest
 from flytekit import map_task, task, workflow
 
 import tasks  # noqa: F401  whole numbers are accepted as floats from here on
-from posttrain import config
+from posttrain import resolution
 from posttrain.config import GrpoSettings
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +63,7 @@ def test_a_bool_or_a_text_is_still_no_float() -> None:
 
 
 def test_integers_of_settings_stay_integers_through_nested_workflows() -> None:
-    settings = config.resolve({"loop.seed": 2**60 + 1, "loop.prompts_per_iteration": 8}, "")
+    settings = resolution.resolve({"loop.seed": 2**60 + 1, "loop.prompts_per_iteration": 8}, "")
     returned = nested(settings=settings)
     assert returned == settings and returned.loop.seed == 2**60 + 1 and isinstance(returned.loop.prompts_per_iteration, int)
 

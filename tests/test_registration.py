@@ -13,7 +13,7 @@ from flytekit.configuration import SerializationSettings
 from flytekit.models.types import SimpleType
 from flytekit.tools.translator import get_serializable
 
-from posttrain import config
+from posttrain import resolution
 from posttrain.config import GrpoSettings
 from tasks.launch import FLAT_INPUTS
 from tests.execution_mode import IMAGES, ROOT
@@ -65,5 +65,8 @@ def test_every_workflow_input_is_one_that_the_console_renders() -> None:
 
 def test_defaults_of_the_workflow_are_those_of_the_settings() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(grpo._workflow_function).parameters.items()}
-    assert config.resolve({field: defaults[name] for name, field in FLAT_INPUTS.items()}, defaults["overrides"]) == GrpoSettings()
+    assert (
+        resolution.resolve({field: defaults[name] for name, field in FLAT_INPUTS.items()}, defaults["overrides"])
+        == GrpoSettings()
+    )
     assert set(defaults) == {*FLAT_INPUTS, "overrides"}

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from posttrain import config, tables
+from posttrain import config, resolution, tables
 from posttrain.errors import ConfigError, ContractError
 from posttrain.tracking import DatasetInfo, Tracker, mask_credentials, mean_ignoring_nan, mlflow_command, mlflow_name
 
 mlflow = pytest.importorskip("mlflow")
-PARAMETERS = config.flatten(config.GrpoSettings())
+PARAMETERS = resolution.flatten(config.GrpoSettings())
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from flytekit import conditional, dynamic, workflow
 from flytekit.types.file import FlyteFile
 
-from posttrain.config import EngineName, GrpoSettings, LossType
+from posttrain.config import EngineName, GrpoSettings, LearnerSettings, LossType
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
 from tasks.branches import keep_policy
 from tasks.checkpoint import NOT_EVALUATED, checkpoint
@@ -48,22 +49,13 @@ def grpo_loop(
 ) -> Trained:
     """Iteration i samples from policy i − 1 − staleness and makes policy i; that edge is all there is to asynchrony."""
     loop, policies, states = settings.loop, [base], [state]
+    evaluate_at = partial(evaluate_policy, prompts=evaluation_prompts, settings=settings)
+    record_at = partial(record, settings=settings, execution=execution, prompts=prompts)
     with outside_branch():
-        last = evaluate_policy(
-            policy_directory=base, prompts=evaluation_prompts, settings=settings, iteration=0, stop=False, last_pass_rate=0.0
-        )
+        last = evaluate_at(policy_directory=base, iteration=0, stop=False, last_pass_rate=0.0)
+        before = [warm_start_metrics, last.metrics], [[warm_start_events], last.events]
+        recorded = [record_at(iteration=0, scored=[], metrics=before[0], task_events=before[1])]
         evaluated = {0: last}
-        recorded = [
-            record(
-                settings=settings,
-                execution=execution,
-                iteration=0,
-                prompts=prompts,
-                scored=[],
-                metrics=[warm_start_metrics, last.metrics],
-                task_events=[[warm_start_events], last.events],
-            )
-        ]
         for iteration in range(1, loop.num_iterations + 1):
             sampler = max(0, iteration - 1 - loop.staleness)
             # Without a target there is no edge from an evaluation to the next rollouts.
@@ -76,60 +68,44 @@ def grpo_loop(
                 iteration=iteration,
                 stop=stop,
             )
-            updated = (
-                conditional(f"update_{iteration}")
-                .if_(collected.stopped.is_true())
-                .then(keep_policy(policy_directory=policies[-1], state=states[-1]))
-                .else_()
-                .then(
-                    update(
-                        policy_directory=policies[-1],
-                        state=states[-1],
-                        scored=collected.scored,
-                        settings=settings.learner,
-                        iteration=iteration,
-                    )
-                )
-            )
+            updated = _update_unless_stopped(policies[-1], states[-1], collected, settings.learner, iteration)
             policies.append(updated.policy)
             states.append(updated.state)
             metrics, events, pass_rate = [updated.metrics], [collected.events, [updated.events]], NOT_EVALUATED
             if iteration % settings.evaluation.every == 0 or iteration == loop.num_iterations:
-                last = evaluate_policy(
-                    policy_directory=updated.policy,
-                    prompts=evaluation_prompts,
-                    settings=settings,
-                    iteration=iteration,
-                    stop=collected.stopped,
-                    last_pass_rate=last.pass_rate,
+                last = evaluate_at(
+                    policy_directory=updated.policy, iteration=iteration, stop=collected.stopped, last_pass_rate=last.pass_rate
                 )
                 evaluated[iteration] = last
                 metrics, events, pass_rate = [*metrics, last.metrics], [*events, last.events], last.pass_rate
             checkpoint(
                 policy_directory=updated.policy,
-                state=states[-1],
+                state=updated.state,
                 settings=settings.tracking,
                 execution=execution,
                 iteration=iteration,
                 pass_rate=pass_rate,
             )
-            recorded.append(
-                record(
-                    settings=settings,
-                    execution=execution,
-                    iteration=iteration,
-                    prompts=prompts,
-                    scored=collected.scored,
-                    metrics=metrics,
-                    task_events=events,
-                )
-            )
+            recorded.append(record_at(iteration=iteration, scored=collected.scored, metrics=metrics, task_events=events))
     return Trained(
         policies[-1],
         [item.metrics for item in recorded],
         [item.events for item in recorded],
         [item.samples for item in recorded],
         last.pass_rate,
+    )
+
+
+def _update_unless_stopped(policy_directory: Any, state: Any, collected: Any, learner: LearnerSettings, iteration: int) -> Any:
+    """Wires the update, or what stands in for it once the target is reached."""
+    return (
+        conditional(f"update_{iteration}")
+        .if_(collected.stopped.is_true())
+        .then(keep_policy(policy_directory=policy_directory, state=state))
+        .else_()
+        .then(
+            update(policy_directory=policy_directory, state=state, scored=collected.scored, settings=learner, iteration=iteration)
+        )
     )
 
 
@@ -228,30 +204,8 @@ def grpo(
         seed: seed of everything random.
         overrides: YAML or JSON for every other setting, for example {learner: {clip_high: 0.3}}.
     """
-    launched = launch(
-        run_name=run_name,
-        experiment=experiment,
-        model=model,
-        prompts=prompts,
-        evaluation_prompts=evaluation_prompts,
-        verifier=verifier,
-        demonstrations=demonstrations,
-        engine=engine,
-        num_iterations=num_iterations,
-        prompts_per_iteration=prompts_per_iteration,
-        group_size=group_size,
-        num_shards=num_shards,
-        staleness=staleness,
-        temperature=temperature,
-        max_prompt_tokens=max_prompt_tokens,
-        max_completion_tokens=max_completion_tokens,
-        loss_type=loss_type,
-        learning_rate=learning_rate,
-        kl_coef=kl_coef,
-        target_pass_rate=target_pass_rate,
-        seed=seed,
-        overrides=overrides,
-    )
+    inputs = locals()  # the flat inputs are exactly those of `launch`
+    launched = launch(**inputs)
     result = run_grpo(
         settings=launched.settings,
         execution=launched.execution,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from posttrain.report.curve import GREEDY, SAMPLED, Rate, rates
 from posttrain.report.drawing import COLOURS, draw
-from posttrain.tables import OUTCOMES
+from posttrain.table_checks import OUTCOMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from posttrain import tables
 class ReportInputs:
     """Everything but the title may be empty.
 
-    `settings` is flat (`config.flatten`); `metrics` is METRICS, `events` is EVENTS; `samples` maps an iteration to its
+    `settings` is flat (`resolution.flatten`); `metrics` is METRICS, `events` is EVENTS; `samples` maps an iteration to its
     SCORED table, all rows or some; `prompts` is PROMPTS or maps prompt_id to text; `links` maps a label to text, a
     command or an address.
     """

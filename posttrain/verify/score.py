@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from posttrain.config import VerifySettings
 from posttrain.errors import ConfigError, ContractError, VerificationError
-from posttrain.tables import OUTCOMES, from_rows, list_lengths, validate
+from posttrain.table_checks import OUTCOMES, list_lengths
+from posttrain.tables import from_rows, validate
 from posttrain.verify.base import Verdict, VerificationRequest, Verifier
 from posttrain.verify.registry import create_verifier
 from posttrain.verify.verdicts import errored, unparseable

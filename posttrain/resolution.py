@@ -1,0 +1,135 @@
+"""From inputs and overrides to effective settings, with errors that say field, value, reason and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from posttrain.config import AdvantageSettings, DataSettings, GrpoSettings, LearnerSettings, RolloutSettings, Settings
+from posttrain.errors import ConfigError, ConfigErrors
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def parse(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
+    """Builds settings from plain values.
+
+    Raises:
+        ConfigErrors: every wrong field with its value, the reason and the remedy; an unknown key with the nearest name.
+    """
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigErrors([_explain(kind, dict(item)) for item in error.errors()]) from error
+
+
+def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
+    """The effective settings of a launch: defaults, then the flat inputs (`section.field`), then `overrides` (YAML or JSON).
+
+    Values that several sections need (temperature, token limits, seed) are set once and follow everywhere.
+    """
+    values: dict[str, Any] = {}
+    for dotted, value in flat.items():
+        section, field = dotted.split(".")
+        values.setdefault(section, {})[field] = value
+    for section, fields in _load_overrides(overrides).items():
+        if isinstance(fields, Mapping):
+            values.setdefault(section, {}).update(fields)
+        else:
+            values[section] = fields
+    parse(GrpoSettings, _without_shared(values))  # names unknown keys before any value is copied
+    _share(values)
+    settings = parse(GrpoSettings, values)
+    return settings.model_copy(update={"learner": _with_schedule_length(settings)})
+
+
+def _with_schedule_length(settings: GrpoSettings) -> LearnerSettings:
+    """A constant rate has no length, so that `num_iterations` does not spoil its cache."""
+    learner, loop = settings.learner, settings.loop
+    if learner.total_steps or learner.lr_scheduler.startswith("constant"):
+        return learner
+    steps = math.ceil(loop.prompts_per_iteration / learner.groups_per_step) * learner.num_epochs
+    return learner.model_copy(update={"total_steps": steps * loop.num_iterations})
+
+
+def _without_shared(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with the shared ones filled in, on a copy."""
+    copy = {section: dict(fields) if isinstance(fields, Mapping) else fields for section, fields in values.items()}
+    _share(copy)
+    return copy
+
+
+def _share(values: dict[str, Any]) -> None:
+    if any(not isinstance(fields, dict) for fields in values.values()):
+        return  # `parse` says so
+    data, rollout = values.setdefault("data", {}), values.setdefault("rollout", {})
+    learner, advantage = values.setdefault("learner", {}), values.setdefault("advantage", {})
+    defaults = DataSettings()
+    prompt = data.get("max_prompt_tokens", defaults.max_prompt_tokens)
+    completion = data.get("max_completion_tokens", defaults.max_completion_tokens)
+    context = data.get("max_model_tokens", 0)
+    if isinstance(prompt, int) and isinstance(completion, int) and isinstance(context, int):
+        rollout.setdefault("max_model_tokens", context or prompt + completion)
+    rollout.setdefault("max_completion_tokens", completion)
+    rollout.setdefault("trust_remote_code", data.get("trust_remote_code", defaults.trust_remote_code))
+    learner.setdefault("max_completion_tokens", completion)
+    learner.setdefault("temperature", rollout.get("temperature", RolloutSettings().temperature))
+    learner.setdefault("scaling", advantage.get("scaling", AdvantageSettings().scaling))
+    seed = values.get("loop", {}).get("seed", 0)
+    for section in (rollout, learner, values.setdefault("warm_start", {})):
+        section.setdefault("seed", seed)
+
+
+def _load_overrides(overrides: str) -> dict[str, Any]:
+    if overrides.strip() in ("", "None"):
+        return {}
+    try:
+        loaded = yaml.safe_load(overrides)
+    except yaml.YAMLError as error:
+        raise ConfigError("overrides", overrides, f"not YAML or JSON ({error})", "Example: {learner: {kl_coef: 0.01}}") from error
+    if loaded is None:  # `None` in YAML, `null` in JSON, or only a comment
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError("overrides", overrides, "not a mapping of sections", "Example: {learner: {kl_coef: 0.01}}")
+    return loaded
+
+
+def _explain(kind: type[Settings], item: Mapping[str, Any]) -> ConfigError:
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    field = ".".join(str(part) for part in item["loc"]) or kind.__name__
+    if item["type"] == "extra_forbidden":
+        return ConfigError(field, item["input"], "no such setting", _nearest(kind, item["loc"]))
+    return ConfigError(field, item["input"], str(item["msg"]), "Correct the value.")
+
+
+def _nearest(kind: type[Settings], location: tuple[Any, ...]) -> str:
+    for part in location[:-1]:
+        annotation = kind.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, Settings):
+            kind = annotation
+    names = list(kind.model_fields)
+    near = difflib.get_close_matches(str(location[-1]), names, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+
+
+def flatten(settings: Settings) -> dict[str, str]:
+    """`section.field` → value as text, for MLflow parameters; lists and mappings as JSON."""
+    flat: dict[str, str] = {}
+    for name, value in settings.model_dump(mode="json").items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{inner}": _text(item) for inner, item in value.items()})
+        else:
+            flat[name] = _text(value)
+    return flat
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
