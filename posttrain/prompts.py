@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from posttrain import tables
-from posttrain.config import DataSettings, VerifySettings, parse
+from posttrain.config import DataSettings, VerifySettings
 from posttrain.errors import ConfigError, ContractError
 from posttrain.prompt_sources import RawPrompt, read_prompts
 from posttrain.sources import Message
@@ -149,7 +149,7 @@ def _check_ids(raw: Sequence[RawPrompt], source: str) -> None:
 def _check_answers(raw: Sequence[RawPrompt]) -> None:
     from posttrain.verify.registry import create_verifier
 
-    settings = parse(VerifySettings, {})
+    settings = VerifySettings()
     verifiers: dict[str, Verifier] = {}
     for prompt in raw:
         if prompt.verifier not in verifiers:

@@ -36,7 +36,8 @@ def test_outputs_are_those_of_the_right_expression_and_the_flat_one_fails() -> N
 
 
 def test_answers_have_the_shape_of_the_code_verifier() -> None:
-    from posttrain.config import VerifySettings, parse
+    from posttrain.config import VerifySettings
+    from posttrain.resolution import parse
     from posttrain.verify.registry import create_verifier
 
     create_verifier("code", parse(VerifySettings, {})).check_answer(PROBLEM.answer)

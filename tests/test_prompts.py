@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain import brackets, tables
-from posttrain.config import DataSettings, parse
+from posttrain.config import DataSettings
 from posttrain.errors import ConfigError, ContractError, InfrastructureError, PosttrainError
 from posttrain.prompts import LoadedPrompts, hold_out, load_prompts
+from posttrain.resolution import parse
 from tests.tiny_models import BOS_ID, CHAT_TEMPLATE, UNKNOWN_ID, build_tiny_tokenizer
 
 ODD_NAMES = ["my data.jsonl", "a%20b.jsonl", "a#b.jsonl", "a?size=3&x.jsonl", "größe.jsonl", "日本.jsonl"]

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from posttrain import selection, tables
-from posttrain.config import LoopSettings, parse
+from posttrain.config import LoopSettings
 from posttrain.errors import ConfigError
+from posttrain.resolution import parse
 
 
 def prompts(size: int) -> pa.Table:

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain import brackets, policy, sft, tables
-from posttrain.config import DataSettings, WarmStartSettings, parse
+from posttrain.config import DataSettings, WarmStartSettings
 from posttrain.errors import ConfigError, ContractError, TrainingError
+from posttrain.resolution import parse
 from tests.tiny_models import BOS_ID, CHAT_TEMPLATE, EOS_ID, build_tiny_model, build_tiny_policy, build_tiny_tokenizer
 
 DATA = parse(DataSettings, {})
