@@ -20,6 +20,7 @@ from posttrain import advantages, brackets, grpo, policy, prompts, rollouts, tab
 from posttrain.config import AdvantageSettings, DataSettings, EngineName, LearnerSettings, RolloutSettings, VerifySettings
 from posttrain.engines.base import SamplingParameters
 from posttrain.engines.registry import close_shared_engine, shared_engine
+from posttrain.table_checks import list_lengths
 from posttrain.verify.base import VerificationRequest
 from posttrain.verify.registry import create_verifier
 
@@ -49,7 +50,7 @@ def measure(scratch: Path, engine_name: EngineName) -> dict[str, float]:
     settings = RolloutSettings(engine=engine_name)
     engine, results["engine_start_s"] = timed(lambda: shared_engine(settings, directory))
     sampled, seconds = timed(lambda: generate(engine, table, directory))
-    results["generation_tokens_per_s"] = int(tables.list_lengths(sampled, "completion_ids").sum()) / seconds
+    results["generation_tokens_per_s"] = int(list_lengths(sampled, "completion_ids").sum()) / seconds
     _, results["fingerprint_s"] = timed(engine.check_fingerprint)
     results["verification_per_s"] = verification_rate()
     _, results["update_s"] = timed(lambda: update(scratch, sampled))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -101,7 +102,7 @@ def execution_name(run_name: str) -> str:
     identifier = current_context().execution_id
     if identifier.name and identifier.name != "local":
         return identifier.name
-    return re.sub(r"[^\w.-]+", "-", run_name or "grpo") + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return re.sub(r"[^\w.-]+", "-", run_name or "grpo")[:80] + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 
 def device_name() -> str:

@@ -14,6 +14,7 @@ from posttrain.report.curve import ascii_curve
 from posttrain.report.inputs import ReportInputs
 from posttrain.report.page import write_report
 from posttrain.tracking import mlflow_command
+from posttrain.tracking_values import mask_credentials
 from tasks import artifacts
 from tasks.artifacts import TableFile
 from tasks.pools import CPU
@@ -37,7 +38,7 @@ def report(
     tracker.finish("FINISHED")
     inputs = ReportInputs(
         title=f"GRPO {execution}",
-        settings=resolution.flatten(settings),
+        settings={name: mask_credentials(value) for name, value in resolution.flatten(settings).items()},
         metrics=tables.concat("METRICS", artifacts.read_all(metrics, "METRICS")),
         events=tables.concat("EVENTS", artifacts.read_all(task_events, "EVENTS")),
         samples=dict(enumerate(artifacts.read_all(samples, "SCORED"))),
