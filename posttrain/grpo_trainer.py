@@ -22,6 +22,7 @@ from posttrain.errors import TrainingError
 from posttrain.grpo_metrics import WeightedMeans
 from posttrain.grpo_rows import Microbatch, TrainingRow
 from posttrain.grpo_tensors import cap_importance, log_importance, pad_logprobs, pad_rows
+from posttrain.trainer_progress import ShowProgress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # TRL names the vLLM versions of its own generation, which is not used here
@@ -67,6 +68,7 @@ class RecordedRolloutTrainer(GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""] * len(epochs[0])}),  # one row for each microbatch
             processing_class=copy.deepcopy(tokenizer),  # TRL sets its pad token
             optimizers=optimizers,
+            callbacks=[ShowProgress("update")],
         )
         self.remove_callback(PrinterCallback)
         self.beta = settings.kl_coef  # after construction, so that no reference model is loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import tempfile
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from trl.trainer.sft_trainer import SFTTrainer
 
-logger = logging.getLogger("posttrain")
 IGNORED = -100  # label of a token that is not trained
 NUM_LOSS_POINTS = 50
 WARMUP_SHARE = 0.05
@@ -140,6 +138,8 @@ def _build_trainer(
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
+    from posttrain.trainer_progress import ShowProgress
+
     arguments = SFTConfig(
         output_dir=output_directory,
         max_steps=settings.num_steps,
@@ -155,7 +155,7 @@ def _build_trainer(
         report_to="none",
         logging_steps=max(1, settings.num_steps // NUM_LOSS_POINTS),
         logging_nan_inf_filter=False,
-        disable_tqdm=not sys.stderr.isatty(),
+        disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
         gradient_checkpointing=False,
@@ -168,7 +168,7 @@ def _build_trainer(
         train_dataset=Dataset.from_list([dict(row) for row in examples]),
         # labels are padded by length, so EOS stays trained when it is also the pad token (huggingface/trl#976)
         data_collator=DataCollatorForLanguageModeling(pad_token_id=pad_id),
-        callbacks=[_stop_callback()],
+        callbacks=[_stop_callback(), ShowProgress("warm start")],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -184,7 +184,6 @@ def _stop_callback() -> Any:
                 return
             if not math.isfinite(loss):
                 raise TrainingError(f"warm start: the loss is {loss} at step {state.global_step}. {_REMEDY}")
-            logger.info("warm start: step %d/%d, loss %.4f", state.global_step, state.max_steps, loss)
 
     return StopAtNonFiniteLoss()
 

@@ -96,7 +96,7 @@ def print_summary(workspace: Path, seconds: float) -> None:
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace / 'mlflow.db'}"
     print(f"\nwall time    {seconds:.0f} s, peak memory {peak_gib:.1f} GiB")
-    print(f"cache        {hits} of {hits + misses} cacheable tasks were not run again")
+    print(f"cache        {hits} of {hits + misses} results of cacheable tasks were there already")
     print(f"report       {newest}")
     print(f"checkpoints  {newest.parent / 'checkpoints'}")
     print(f"MLflow       make mlflow   (or .venv/bin/{mlflow_command(uri)})")

@@ -42,7 +42,7 @@ def checkpoint(
         tags = {"policy_hash": published.policy_hash, "execution": execution, "iteration": str(iteration)}
         open_tracker(settings, execution).register_policy(f"{published.directory}/policy", settings.register_as, tags)
     for removed in checkpoints.apply_retention(root, settings.keep_last):
-        logger.info(
+        logger.debug(
             "checkpoint of iteration %d removed: neither among the last %d nor the best", removed.iteration, settings.keep_last
         )
     return published.directory
