@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from posttrain.config_rules import check_sections
 from posttrain.errors import ConfigError
 
 
@@ -63,6 +65,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_enum_values=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_values_for_numbers(cls, values: Any) -> Any:
+        """`true` would silently become 1."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+                raise ConfigError(name, value, "a number is wanted", "Write the number.")
+        return values
+
 
 class DataSettings(Settings):
     """Which model, prompts and verifier; how a prompt is built."""
@@ -109,7 +121,7 @@ class WarmStartSettings(Settings):
     num_steps: int = Field(default=200, ge=1)
     batch_size: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 class RolloutSettings(Settings):
@@ -118,18 +130,18 @@ class RolloutSettings(Settings):
     engine: EngineName = EngineName.vllm
     dtype: Dtype = Dtype.float32
     group_size: int = Field(default=8, description="completions for each prompt")
-    temperature: float = Field(default=1.0, gt=0, le=10)
+    temperature: float = Field(default=1.0, ge=0.01, le=10)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_completion_tokens: int = Field(default=48, ge=1)
     max_model_tokens: int = Field(default=112, ge=2)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     trust_remote_code: bool = False
 
 
 class VerifySettings(Settings):
     """Limits of verification."""
 
-    timeout_s: float = Field(default=2.0, gt=0, description="wall time of one completion")
+    timeout_s: float = Field(default=2.0, gt=0, le=3600, description="wall time of one completion")
     memory_mib: int = Field(default=256, ge=16, description="memory of one completion's processes")
     max_completion_characters: int = Field(default=2_000_000, ge=1, description="longer completions are unparseable")
     max_error_share: float = Field(default=0.1, ge=0, le=1, description="above this share of verifier errors the task fails")
@@ -178,10 +190,10 @@ class LearnerSettings(Settings):
     gradient_checkpointing: bool = False
     scaling: AdvantageScaling = AdvantageScaling.group
     max_completion_tokens: int = Field(default=48, ge=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @model_validator(mode="after")
-    def _microbatches_divide(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.groups_per_step % self.groups_per_microbatch:
             raise ConfigError(
                 "learner.groups_per_microbatch",
@@ -189,6 +201,20 @@ class LearnerSettings(Settings):
                 f"it does not divide groups_per_step = {self.groups_per_step}",
                 "Choose a divisor.",
             )
+        if self.loss_type is LossType.vespo and self.importance_correction.value.startswith("sequence"):
+            raise ConfigError(
+                "learner.importance_correction",
+                self.importance_correction.value,
+                "vespo weighs whole sequences by itself",
+                "Choose token_truncate or token_mask.",
+            )
+        try:
+            re.compile(self.trainable_parameters)
+        except re.error as error:
+            why = f"not a regular expression ({error})"
+            raise ConfigError(
+                "learner.trainable_parameters", self.trainable_parameters, why, "`.*` trains everything."
+            ) from error
         return self
 
 
@@ -224,7 +250,7 @@ class LoopSettings(Settings):
         default=1, ge=0, le=4, description="times that zero-variance groups are replaced by further prompts"
     )
     target_pass_rate: float = Field(default=0.0, ge=0, le=1, description="stop when sampled pass@1 reaches it; 0 never stops")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _shards_divide(self) -> Self:
@@ -244,7 +270,9 @@ class TrackingSettings(Settings):
     experiment: str = Field(default="posttrain", min_length=1)
     run_name: str = ""
     keep_last: int = Field(default=2, ge=1, description="checkpoints kept beside the best one")
-    register_as: str = Field(default="", description="name in the MLflow model registry; empty registers nothing")
+    register_as: str = Field(
+        default="", pattern=r"^[^/:'\"]*$", description="name in the MLflow model registry; empty registers nothing"
+    )
 
 
 class GrpoSettings(Settings):
@@ -262,62 +290,5 @@ class GrpoSettings(Settings):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        _check_group(self)
-        _check_staleness(self)
-        _check_sampling(self)
-        _check_shared(self)
+        check_sections(self)
         return self
-
-
-MAX_STALENESS = 4  # beyond it the decoupled loss has not been shown to hold up (AReaL, staleness table)
-
-
-def _check_group(settings: GrpoSettings) -> None:
-    if settings.rollout.group_size < 2:
-        raise ConfigError(
-            "rollout.group_size",
-            settings.rollout.group_size,
-            "a group of one has no baseline: every advantage would be 0",
-            "Use 2 or more; 8 or 16 are common.",
-        )
-
-
-def _check_staleness(settings: GrpoSettings) -> None:
-    staleness = settings.loop.staleness
-    if not 0 <= staleness <= MAX_STALENESS:
-        raise ConfigError(
-            "loop.staleness", staleness, f"it must lie between 0 and {MAX_STALENESS}", "0 is synchronous, 1 overlaps."
-        )
-    if staleness > 1 and settings.learner.importance_correction is ImportanceCorrection.none:
-        raise ConfigError(
-            "loop.staleness",
-            staleness,
-            "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
-            "Set learner.importance_correction to token_truncate, or staleness to 1.",
-        )
-
-
-def _check_sampling(settings: GrpoSettings) -> None:
-    """With top-p the sampler's logprobs are those of a cut distribution, the learner's of the whole: their ratio is no weight."""
-    if settings.rollout.top_p < 1 and settings.learner.importance_correction is not ImportanceCorrection.none:
-        raise ConfigError(
-            "rollout.top_p",
-            settings.rollout.top_p,
-            "below 1 the stored logprobs cannot correct the importance of a completion",
-            "Sample with top_p 1 (temperature is corrected for), or set learner.importance_correction to none.",
-        )
-
-
-def _check_shared(settings: GrpoSettings) -> None:
-    """Values that several sections need must agree; `resolve` sets them from one place."""
-    pairs = (
-        ("rollout.max_completion_tokens", settings.rollout.max_completion_tokens, settings.data.max_completion_tokens),
-        ("rollout.max_model_tokens", settings.rollout.max_model_tokens, settings.data.context_tokens),
-        ("rollout.trust_remote_code", settings.rollout.trust_remote_code, settings.data.trust_remote_code),
-        ("learner.max_completion_tokens", settings.learner.max_completion_tokens, settings.data.max_completion_tokens),
-        ("learner.temperature", settings.learner.temperature, settings.rollout.temperature),
-        ("learner.scaling", settings.learner.scaling, settings.advantage.scaling),
-    )
-    for field, found, expected in pairs:
-        if found != expected:
-            raise ConfigError(field, found, f"another section says {expected}", "Leave it out: it follows the other section.")

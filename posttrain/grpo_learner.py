@@ -10,14 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from posttrain import random_state, tables
-from posttrain.config import ImportanceCorrection, LearnerSettings, LossType
+from posttrain.config import ImportanceCorrection, LearnerSettings
 from posttrain.errors import ConfigError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
 from posttrain.table_checks import list_lengths
 from posttrain.trainer_state import DataCursor, TrainerState, optimizer_moments, restore_moments
-
-SEQUENCE_CORRECTIONS = (ImportanceCorrection.sequence_truncate, ImportanceCorrection.sequence_mask)
 
 
 def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
@@ -53,9 +51,8 @@ class Learner:
             tokenizer: its tokenizer; only the pad id is used.
 
         Raises:
-            ConfigError: `trainable_parameters` matches nothing, or settings that exclude each other.
+            ConfigError: `trainable_parameters` matches nothing.
         """
-        _check_settings(settings)
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.parameters = trained_parameters(model, settings.trainable_parameters)
         self.optimizer = _build_optimizer(self.parameters.values(), settings)
@@ -120,16 +117,6 @@ class Learner:
             trainer.train()
             self._random = random_state.capture()
         return trainer.sampler_metrics, trainer.step_metrics
-
-
-def _check_settings(settings: LearnerSettings) -> None:
-    if settings.loss_type is LossType.vespo and settings.importance_correction in SEQUENCE_CORRECTIONS:
-        raise ConfigError(
-            "learner.importance_correction",
-            settings.importance_correction.value,
-            "vespo weighs whole sequences by itself",
-            "Choose token_truncate or token_mask.",
-        )
 
 
 def _build_optimizer(parameters: Any, settings: LearnerSettings) -> Any:

@@ -237,7 +237,7 @@ def _arguments(settings: LearnerSettings, output_directory: str) -> Any:
         use_cpu=not torch.cuda.is_available(),
         disable_dropout=True,
         shuffle_dataset=False,
-        seed=settings.seed,
+        seed=settings.seed % 2**32,  # numpy takes no more
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="no",

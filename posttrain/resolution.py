@@ -90,7 +90,7 @@ def _load_overrides(overrides: str) -> dict[str, Any]:
     if overrides.strip() in ("", "None"):
         return {}
     try:
-        loaded = yaml.safe_load(overrides)
+        loaded = yaml.load(overrides, Loader=_UniqueKeys)  # noqa: S506  a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError("overrides", overrides, f"not YAML or JSON ({error})", "Example: {learner: {kl_coef: 0.01}}") from error
     if loaded is None:  # `None` in YAML, `null` in JSON, or only a comment
@@ -98,6 +98,17 @@ def _load_overrides(overrides: str) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise ConfigError("overrides", overrides, "not a mapping of sections", "Example: {learner: {kl_coef: 0.01}}")
     return loaded
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A SafeLoader that refuses a key written twice: YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for number, key in enumerate(keys) if key in keys[:number]]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _explain(kind: type[Settings], item: Mapping[str, Any]) -> ConfigError:

@@ -147,8 +147,8 @@ def _build_trainer(
         learning_rate=settings.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=WARMUP_SHARE,
-        seed=settings.seed,
-        data_seed=settings.seed,
+        seed=settings.seed % 2**32,  # numpy takes no more
+        data_seed=settings.seed % 2**32,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
         save_strategy="no",

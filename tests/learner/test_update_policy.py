@@ -199,12 +199,6 @@ def test_a_pattern_that_trains_nothing_is_refused(start: Path, pattern: str, why
         update(start, None, [random_scored(1)], LearnerSettings(trainable_parameters=pattern))
 
 
-def test_vespo_refuses_a_sequence_correction(start: Path) -> None:
-    settings = LearnerSettings.model_validate({"loss_type": "vespo", "importance_correction": "sequence_mask"})
-    with pytest.raises(ConfigError, match="vespo"):
-        update(start, None, [random_scored(1)], settings)
-
-
 def test_kl_needs_no_reference_model_in_memory(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 

@@ -1,0 +1,83 @@
+"""Rules between sections of the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posttrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posttrain.config import GrpoSettings
+
+MAX_STALENESS = 4  # beyond it the decoupled loss has not been shown to hold up (AReaL, staleness table)
+
+
+def check_sections(settings: GrpoSettings) -> None:
+    """Raises ConfigError for the first pair of settings that cannot go together; better here than after an hour of rollouts."""
+    _check_group(settings)
+    _check_staleness(settings)
+    _check_sampling(settings)
+    _check_overlong(settings)
+    _check_shared(settings)
+
+
+def _check_group(settings: GrpoSettings) -> None:
+    if settings.rollout.group_size < 2:
+        raise ConfigError(
+            "rollout.group_size",
+            settings.rollout.group_size,
+            "a group of one has no baseline: every advantage would be 0",
+            "Use 2 or more; 8 or 16 are common.",
+        )
+
+
+def _check_staleness(settings: GrpoSettings) -> None:
+    staleness = settings.loop.staleness
+    if not 0 <= staleness <= MAX_STALENESS:
+        raise ConfigError(
+            "loop.staleness", staleness, f"it must lie between 0 and {MAX_STALENESS}", "0 is synchronous, 1 overlaps."
+        )
+    if staleness > 1 and settings.learner.importance_correction == "none":
+        raise ConfigError(
+            "loop.staleness",
+            staleness,
+            "above 1 only the decoupled loss holds up, and learner.importance_correction is none",
+            "Set learner.importance_correction to token_truncate, or staleness to 1.",
+        )
+
+
+def _check_sampling(settings: GrpoSettings) -> None:
+    """With top-p the sampler's logprobs are those of a cut distribution, the learner's of the whole: their ratio is no weight."""
+    if settings.rollout.top_p < 1 and settings.learner.importance_correction != "none":
+        raise ConfigError(
+            "rollout.top_p",
+            settings.rollout.top_p,
+            "below 1 the stored logprobs cannot correct the importance of a completion",
+            "Sample with top_p 1 (temperature is corrected for), or set learner.importance_correction to none.",
+        )
+
+
+def _check_overlong(settings: GrpoSettings) -> None:
+    buffer, cap = settings.verify.overlong_buffer_tokens, settings.data.max_completion_tokens
+    if buffer > cap:
+        raise ConfigError(
+            "verify.overlong_buffer_tokens",
+            buffer,
+            f"longer than the cap of {cap} tokens: every completion would be punished",
+            "Choose a quarter of the cap, or 0.",
+        )
+
+
+def _check_shared(settings: GrpoSettings) -> None:
+    """Values that several sections need must agree; `resolve` sets them from one place."""
+    pairs = (
+        ("rollout.max_completion_tokens", settings.rollout.max_completion_tokens, settings.data.max_completion_tokens),
+        ("rollout.max_model_tokens", settings.rollout.max_model_tokens, settings.data.context_tokens),
+        ("rollout.trust_remote_code", settings.rollout.trust_remote_code, settings.data.trust_remote_code),
+        ("learner.max_completion_tokens", settings.learner.max_completion_tokens, settings.data.max_completion_tokens),
+        ("learner.temperature", settings.learner.temperature, settings.rollout.temperature),
+        ("learner.scaling", settings.learner.scaling, settings.advantage.scaling),
+    )
+    for field, found, expected in pairs:
+        if found != expected:
+            raise ConfigError(field, found, f"another section says {expected}", "Leave it out: it follows the other section.")
