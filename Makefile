@@ -34,8 +34,8 @@ format:  ## put imports and layout right
 	@.venv/bin/ruff check --quiet --select I --fix .
 	@.venv/bin/ruff format .
 
-bench: environment  ## measure generation, verification and update on this machine
-	@$(run) -m bench.parts
+bench: environment  ## speed beside named peers, as ratios (about three minutes); ARGS="--only NAME" for one
+	@$(run) -m bench $(ARGS)
 
 mlflow: environment  ## open the recorded runs in a browser
 	@.venv/bin/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri sqlite:///$(abspath $(workspace))/mlflow.db

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from posttrain import policy, trainer_state
 from posttrain.directories import write_aside
 from posttrain.errors import PolicyError
+from posttrain.policy import PolicyManifest
 
 logger = logging.getLogger("posttrain")
 MANIFEST = "checkpoint.json"
@@ -30,12 +30,11 @@ class Checkpoint:
     directory: str
 
 
-def publish(policy_directory: Path, state_directory: Path, root: Path, iteration: int, pass_rate: float | None) -> Checkpoint:
-    """Verifies policy and trainer state, copies both to `root/iteration-NNNNNN` and returns the checkpoint.
+def verify(policy_directory: Path, state_directory: Path) -> PolicyManifest:
+    """Reads both directories whole and returns the policy's manifest.
 
     Raises:
         PolicyError: a file is missing or altered, or policy and state are not of the same iteration.
-        OSError: the disk is full; an earlier checkpoint stays as it was.
     """
     manifest = policy.read_policy(policy_directory)
     state = trainer_state.load_trainer_state(state_directory)
@@ -44,11 +43,22 @@ def publish(policy_directory: Path, state_directory: Path, root: Path, iteration
             f"{state_directory}: trainer state of iteration {state.cursor.iteration}, policy of iteration {manifest.iteration}. "
             "Pass the two outputs of one update."
         )
+    return manifest
+
+
+def publish(policy_directory: Path, state_directory: Path, root: Path, iteration: int, pass_rate: float | None) -> Checkpoint:
+    """Verifies policy and trainer state, copies both to `root/iteration-NNNNNN` and returns the checkpoint.
+
+    Raises:
+        PolicyError: see `verify`.
+        OSError: the disk is full; an earlier checkpoint stays as it was.
+    """
+    manifest = verify(policy_directory, state_directory)
     directory = Path(root) / f"iteration-{iteration:06d}"
     checkpoint = Checkpoint(iteration, manifest.hash, pass_rate, str(directory))
     with write_aside(directory) as aside:
-        shutil.copytree(policy_directory, aside / "policy", copy_function=_link)
-        shutil.copytree(state_directory, aside / "state", copy_function=_link)
+        shutil.copytree(policy_directory, aside / "policy")
+        shutil.copytree(state_directory, aside / "state")
         (aside / MANIFEST).write_text(json.dumps(asdict(checkpoint), indent=2), encoding="utf-8")
     return checkpoint
 
@@ -60,10 +70,10 @@ def list_checkpoints(root: Path) -> list[Checkpoint]:
         if not _NAME.fullmatch(directory.name):
             continue
         manifest = directory / MANIFEST
-        if manifest.is_file():
+        try:
             found.append(Checkpoint(**json.loads(manifest.read_text(encoding="utf-8"))))
-        else:
-            logger.warning("%s has no %s: it is incomplete and not used", directory, MANIFEST)
+        except (OSError, ValueError, TypeError) as error:
+            logger.warning("%s is not used: its %s cannot be read (%s)", directory, MANIFEST, error)
     return sorted(found, key=lambda checkpoint: checkpoint.iteration)
 
 
@@ -84,11 +94,3 @@ def apply_retention(root: Path, keep_last: int) -> list[Checkpoint]:
     for checkpoint in removed:
         shutil.rmtree(Path(root) / f"iteration-{checkpoint.iteration:06d}")
     return removed
-
-
-def _link(source: str, target: str) -> None:
-    """A hard link, since neither side is ever changed in place; a copy where the file systems differ."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

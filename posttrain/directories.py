@@ -11,6 +11,8 @@ from pathlib import Path
 
 from posttrain.errors import PolicyError
 
+REMEDY = "Delete the directory and run again: it is made anew."
+
 
 @contextmanager
 def write_aside(directory: Path) -> Iterator[Path]:
@@ -31,6 +33,8 @@ def write_aside(directory: Path) -> Iterator[Path]:
             directory.rename(old)
         aside.rename(directory)
     finally:
+        if old.exists() and not directory.exists():
+            old.rename(directory)
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -56,12 +60,12 @@ def verify_files(directory: Path, expected: Mapping[str, str], manifest: str) ->
     """
     found = hash_files(directory, manifest)
     for name in expected.keys() - found.keys():
-        raise PolicyError(f"{directory}: file {name!r} of the manifest is missing. The directory is incomplete; make it again.")
+        raise PolicyError(f"{directory}: file {name!r} of the manifest is missing. The directory is incomplete. {REMEDY}")
     for name in found.keys() - expected.keys():
-        raise PolicyError(f"{directory}: file {name!r} is not in the manifest. It was put there later; make the directory again.")
+        raise PolicyError(f"{directory}: file {name!r} is not in the manifest. It was put there later. {REMEDY}")
     for name, digest in expected.items():
         if found[name] != digest:
-            raise PolicyError(f"{directory}: file {name!r} was altered (sha256 {found[name]}, manifest {digest}).")
+            raise PolicyError(f"{directory}: file {name!r} was altered (sha256 {found[name]}, manifest {digest}). {REMEDY}")
 
 
 def _flush(directory: Path) -> None:

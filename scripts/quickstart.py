@@ -51,7 +51,8 @@ def main() -> int:
     if recipe not in RECIPES:
         print(f"no recipe {recipe!r}; known: {', '.join(RECIPES)}", file=sys.stderr)
         return 2
-    workspace = Path(os.environ.setdefault("POSTTRAIN_WORKSPACE", str(ROOT / "workspace"))).absolute()
+    workspace = Path(os.environ.get("POSTTRAIN_WORKSPACE", ROOT / "workspace")).absolute()
+    os.environ["POSTTRAIN_WORKSPACE"] = str(workspace)
     inputs = dict(RECIPES[recipe])
     if recipe == "smollm":
         inputs["model"] = str(smollm_directory(workspace))

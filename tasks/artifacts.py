@@ -35,17 +35,14 @@ def _hash_policy(directory: FlyteDirectory) -> str:
     return policy.policy_hash(local_directory(directory))
 
 
-def _hash_file(file: FlyteFile) -> str:
-    return directories.hash_file(Path(os.fspath(file)))
-
-
 def _hash_directory(directory: FlyteDirectory) -> str:
     files = directories.hash_files(local_directory(directory), leave_out="")
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
+NO_STATE = "NEW"  # a file of this name marks the trainer state before the first update
+
 TableFile = Annotated[FlyteFile, HashMethod(_hash_table)]
-DataFile = Annotated[FlyteFile, HashMethod(_hash_file)]
 PolicyDirectory = Annotated[FlyteDirectory, HashMethod(_hash_policy)]
 StateDirectory = Annotated[FlyteDirectory, HashMethod(_hash_directory)]
 
@@ -102,7 +99,10 @@ def execution_name(run_name: str) -> str:
     identifier = current_context().execution_id
     if identifier.name and identifier.name != "local":
         return identifier.name
-    return re.sub(r"[^\w.-]+", "-", run_name or "grpo")[:80] + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+    return (
+        re.sub(r"[^\w.-]+", "-", run_name or "grpo").encode()[:80].decode(errors="ignore")
+        + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+    )
 
 
 def device_name() -> str:

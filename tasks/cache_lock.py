@@ -30,7 +30,28 @@ CACHED_TASKS = {
 def current_digests() -> dict[str, str]:
     """sha256 of the code that each cached task reaches."""
     graph = grimp.build_graph("tasks", "posttrain", cache_dir=None)
-    return {task: _digest({module, *graph.find_upstream_modules(module)}) for task, module in CACHED_TASKS.items()}
+    return {task: _digest(reached_modules(graph, module)) for task, module in CACHED_TASKS.items()}
+
+
+def reached_modules(graph: grimp.ImportGraph, module: str) -> set[str]:
+    """Modules that `module` imports, directly or not, and those that any of them loads by name (workers, sandbox programs)."""
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if current not in reached:
+            reached.add(current)
+            waiting += graph.find_modules_directly_imported_by(current)
+            waiting += _named_modules(_path(current), graph.modules)
+    return reached
+
+
+def _named_modules(path: Path, modules: set[str]) -> set[str]:
+    """Modules whose name stands in a string of the file: `posttrain.engines.vllm_worker.Worker` names its module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = [text for text in texts if text.startswith(("posttrain.", "tasks."))]
+    return {name for text in names for name in (text, text.rpartition(".")[0]) if name in modules}
 
 
 def changed_tasks() -> list[str]:

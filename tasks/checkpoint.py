@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from flytekit import task
 
@@ -27,22 +28,31 @@ def checkpoint(
     iteration: int,
     pass_rate: float,
 ) -> str:
-    """Publishes one iteration's policy and trainer state; returns its path, empty when the run had stopped before.
+    """Verifies one iteration's policy and trainer state and publishes them; returns where, empty when the run had stopped.
+
+    On a cluster both are in the object store already, where the store's own rules say how long; a local run copies them
+    out of the cache's artifacts and keeps the last few and the best.
 
     Raises:
         PolicyError: the update's output is incomplete or altered.
     """
-    directory = artifacts.local_directory(policy_directory)
-    if policy.read_policy(directory).iteration != iteration:
+    directory, state_directory = artifacts.local_directory(policy_directory), artifacts.local_directory(state)
+    if policy.read_manifest(directory).iteration != iteration:
         return ""
+    manifest = checkpoints.verify(directory, state_directory)
+    location = policy_directory.remote_source or _publish(directory, state_directory, settings, execution, iteration, pass_rate)
+    if settings.register_as:
+        tags = {"policy_hash": manifest.hash, "execution": execution, "iteration": str(iteration)}
+        open_tracker(settings, execution).register_policy(location, settings.register_as, tags)
+    return location
+
+
+def _publish(
+    directory: Path, state_directory: Path, settings: TrackingSettings, execution: str, iteration: int, pass_rate: float
+) -> str:
     root = run_directory(execution) / "checkpoints"
     evaluated = None if pass_rate == NOT_EVALUATED else pass_rate
-    published = checkpoints.publish(directory, artifacts.local_directory(state), root, iteration, evaluated)
-    if settings.register_as:
-        tags = {"policy_hash": published.policy_hash, "execution": execution, "iteration": str(iteration)}
-        open_tracker(settings, execution).register_policy(f"{published.directory}/policy", settings.register_as, tags)
+    published = checkpoints.publish(directory, state_directory, root, iteration, evaluated)
     for removed in checkpoints.apply_retention(root, settings.keep_last):
-        logger.debug(
-            "checkpoint of iteration %d removed: neither among the last %d nor the best", removed.iteration, settings.keep_last
-        )
-    return published.directory
+        logger.debug("checkpoint of iteration %d removed: neither the best nor among the last", removed.iteration)
+    return f"{published.directory}/policy"

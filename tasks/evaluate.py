@@ -29,10 +29,20 @@ class PolicyEvaluated(NamedTuple):
 
 @task(cache=cached("evaluate"), **CPU)
 def evaluate(
-    sampled: TableFile, greedy: TableFile, settings: EvaluationSettings, target_pass_rate: float, iteration: int
+    sampled: TableFile,
+    greedy: TableFile,
+    settings: EvaluationSettings,
+    target_pass_rate: float,
+    stopped_before: bool,
+    iteration: int,
 ) -> Evaluated:
-    """pass@1, pass@k and the greedy pass rate; `stop` when sampled pass@1 reaches the target (0 never stops)."""
+    """pass@1, pass@k and the greedy pass rate; `stop` once sampled pass@1 has reached the target (0 never stops).
+
+    With staleness an iteration is on its way when an evaluation says stop; the one after it must not start anew.
+    """
     metrics = evaluation.summarise(artifacts.read(sampled, "VERDICTS"), artifacts.read(greedy, "VERDICTS"), settings, iteration)
     values = dict(zip(metrics["name"].to_pylist(), metrics["value"].to_pylist(), strict=True))
     pass_rate = values["eval/pass_at_1"]
-    return Evaluated(artifacts.write(metrics, "METRICS", "evaluate"), pass_rate, 0 < target_pass_rate <= pass_rate)
+    return Evaluated(
+        artifacts.write(metrics, "METRICS", "evaluate"), pass_rate, stopped_before or 0 < target_pass_rate <= pass_rate
+    )

@@ -11,6 +11,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from posttrain import brackets, policy, prompts, selection, sft, tables
 from posttrain.config import DataSettings, LoopSettings, WarmStartSettings
+from posttrain.engines.served import check_context
 from posttrain.events import EventRecorder
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
@@ -19,7 +20,6 @@ from tasks.pools import CPU, TRAIN
 
 logger = logging.getLogger("posttrain")
 BRACKETS = "brackets"
-NO_STATE = "NEW"  # marks the trainer state before the first update
 
 
 class Prepared(NamedTuple):
@@ -49,14 +49,16 @@ def base_policy(model: str, trust_remote_code: bool, seed: int) -> Base:
         policy.import_policy(artifacts.fetch(model), directory, trust_remote_code)
     state = artifacts.new_path("base_policy", "state")
     state.mkdir()
-    (state / NO_STATE).write_text("no update yet\n", encoding="utf-8")
+    (state / artifacts.NO_STATE).write_text("no update yet\n", encoding="utf-8")
     return Base(FlyteDirectory(str(directory)), FlyteDirectory(str(state)))
 
 
 @task(**CPU)
 def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSettings) -> Prepared:
     """Tokenises training and held-out prompts and checks every answer against its verifier."""
-    tokenizer = policy.load_tokenizer(artifacts.local_directory(policy_directory), data.trust_remote_code)
+    directory = artifacts.local_directory(policy_directory)
+    check_context(directory, data.context_tokens)
+    tokenizer = policy.load_tokenizer(directory, data.trust_remote_code)
     loaded, evaluation = (
         prompts.load_prompts(artifacts.fetch(name), tokenizer, data) for name in (data.prompts, data.evaluation_prompts)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,7 +12,8 @@ from flytekit.types.error import FlyteError
 from posttrain import advantages, events, resolution, tables
 from posttrain.config import GrpoSettings, TrackingSettings
 from posttrain.rollouts import rollout_metrics
-from posttrain.tracking import DatasetInfo, Tracker
+from posttrain.tracking import DatasetInfo, Tracker, mask_credentials
+from posttrain.tracking_address import default_store
 from posttrain.verify.score import verdict_metrics
 from tasks import artifacts
 from tasks.artifacts import TableFile
@@ -32,7 +32,7 @@ class Recorded(NamedTuple):
 
 def tracking_uri() -> str:
     """The MLflow store: `MLFLOW_TRACKING_URI`, or a database in the workspace."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace() / 'mlflow.db'}"
+    return default_store(workspace())
 
 
 def open_tracker(settings: TrackingSettings, execution: str) -> Tracker:
@@ -110,4 +110,6 @@ def _announce(iteration: int, numbers: pa.Table) -> None:
 
 def _dataset(file: TableFile, source: str, context: str) -> DatasetInfo:
     table = artifacts.read(file, "PROMPTS")
-    return DatasetInfo(source.partition("?")[0], source, tables.content_hash(table)[:16], table.num_rows, context)
+    return DatasetInfo(
+        mask_credentials(source).partition("?")[0], source, tables.content_hash(table)[:16], table.num_rows, context
+    )

@@ -15,7 +15,6 @@ from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
 from tasks.caching import cached
 from tasks.pools import TRAIN
-from tasks.prepare import NO_STATE
 
 
 class Updated(NamedTuple):
@@ -38,7 +37,7 @@ def update(
         phase.tokens = sum(int(list_lengths(shard, "completion_ids").sum()) for shard in shards)
         metrics = grpo.update_policy(
             artifacts.local_directory(policy_directory),
-            None if (old_state / NO_STATE).exists() else old_state,
+            None if (old_state / artifacts.NO_STATE).exists() else old_state,
             shards,
             settings,
             iteration=iteration,

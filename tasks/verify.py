@@ -25,9 +25,18 @@ class Verified(NamedTuple):
 
 @task(cache=cached("verify"), **CPU)
 def verify(
-    rollouts: TableFile, prompts: TableFile, settings: VerifySettings, max_completion_tokens: int, iteration: int, shard: int
+    rollouts: TableFile,
+    prompts: TableFile,
+    settings: VerifySettings,
+    max_completion_tokens: int,
+    num_wanted_groups: int,
+    iteration: int,
+    shard: int,
 ) -> Verified:
-    """A verdict for every rollout, and how many groups cannot teach anything (all rewards equal, or none judged)."""
+    """A verdict for every rollout, and how many of the wanted groups are missing: those that cannot teach anything.
+
+    A group teaches nothing when all its rewards are equal or none was judged.
+    """
     table = artifacts.read(rollouts, "ROLLOUTS")
     events = EventRecorder("cpu", f"cpu x{os.cpu_count()}", iteration, shard)
     with artifacts.recoverable_faults(), events.phase("verify"):
@@ -36,6 +45,6 @@ def verify(
     trainable = advantages.num_trainable_groups(advantages.score(table, verdicts, AdvantageSettings()))
     return Verified(
         artifacts.write(verdicts, "VERDICTS", "verify"),
-        len(set(table["prompt_id"].to_pylist())) - trainable,
+        max(0, num_wanted_groups - trainable),
         artifacts.write(events.table(), "EVENTS", "verify"),
     )

@@ -6,6 +6,7 @@ the same directory is the pod's own disk, and flytekit uploads what a task retur
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
@@ -15,6 +16,8 @@ from typing import Any
 import flytekit.core.local_cache
 from diskcache import Cache
 from flyteidl.core import literals_pb2
+
+from posttrain import policy, trainer_state
 
 logger = logging.getLogger("posttrain")
 
@@ -56,12 +59,22 @@ def forget_gone_files(directory: Path) -> int:
         cache.stats(enable=False)  # looking through the cache is no use of it
         for key in list(cache):
             literals: Any = cache.get(key, default=b"")
-            if not all(Path(path).exists() for path in _local_paths(literals)):
+            if not all(_is_whole(Path(path)) for path in _local_paths(literals)):
                 dropped += bool(cache.delete(key))
         cache.stats(enable=counting)
     if dropped:
         logger.warning("%d cached results whose files have gone will be computed again", dropped)
     return dropped
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a cached file is there, or a cached directory with every file of its manifest."""
+    if not path.is_dir():
+        return path.exists()
+    for manifest in (path / policy.MANIFEST, path / trainer_state.MANIFEST):
+        if manifest.is_file():
+            return all((path / name).is_file() for name in json.loads(manifest.read_bytes())["files"])
+    return False
 
 
 def _local_paths(serialized: bytes) -> list[str]:

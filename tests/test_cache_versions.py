@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grimp
 from flytekit.core.base_task import PythonTask
 
 from tasks import cache_lock, evaluate, prepare, reference, rollouts, update, verify
@@ -19,6 +20,14 @@ def test_every_cached_task_is_under_the_lock() -> None:
     tasks = [value for module in modules for value in vars(module).values() if isinstance(value, PythonTask)]
     cached = {task.name.rpartition(".")[2] for task in tasks if task.metadata.cache}
     assert cached == set(cache_lock.CACHED_TASKS)
+
+
+def test_code_that_is_loaded_by_name_counts() -> None:
+    graph = grimp.build_graph("tasks", "posttrain", cache_dir=None)
+    by_name = {"posttrain.verify.programs", "posttrain.verify.maths_check", "posttrain.verify.sandbox.server"}
+    assert by_name <= cache_lock.reached_modules(graph, "tasks.verify")
+    assert "posttrain.engines.vllm_worker" in cache_lock.reached_modules(graph, "tasks.rollouts")
+    assert "posttrain.brackets" not in cache_lock.reached_modules(graph, "tasks.update")
 
 
 def test_a_comment_is_no_change_and_a_statement_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from flytekit.types.file import FlyteFile
 from posttrain import policy, resolution, tables, trainer_state
 from posttrain.config import GrpoSettings
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
+from tasks.checkpoint import checkpoint
 from tasks.prepare import base_policy, prepare
 from tasks.reference import reference_logprobs
 from tasks.rollouts import rollouts
@@ -52,6 +53,7 @@ def verify_in_flyte(executor: Executor, sampled: dict, prompts: object, settings
         prompts=prompts,
         settings=settings.verify,
         max_completion_tokens=6,
+        num_wanted_groups=4,
         iteration=1,
         shard=0,
     )
@@ -92,6 +94,17 @@ def test_an_iteration_runs_task_by_task_through_s3(executor: Executor, tmp_path:
         iteration=1,
     )
 
+    published = executor.run(
+        checkpoint,
+        policy_directory=updated["policy"],
+        state=updated["state"],
+        settings=SETTINGS.tracking,
+        execution="test",
+        iteration=1,
+        pass_rate=0.5,
+    )
+
+    assert published["o0"].scalar.primitive.string_value == updated["policy"].scalar.blob.uri  # in the object store already
     table = tables.read_table(executor.to_python(scored["scored"], TableFile).path, "SCORED")
     assert table.num_rows == 8
     assert sampled["rollouts"].scalar.blob.uri.startswith("s3://")

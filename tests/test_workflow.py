@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 import mlflow
 import pyarrow as pa
 import pytest
+from flytekit.types.file import FlyteFile
 from mlflow.entities import Run
 
 from posttrain import policy, tables
+from posttrain.config import EvaluationSettings
 from posttrain.errors import TrainingError
 from tasks import artifacts
+from tasks.evaluate import evaluate
 from workflows.grpo import grpo
 
 pytestmark = pytest.mark.slow
@@ -114,6 +117,19 @@ def test_a_reached_target_ends_sampling_and_training(run: Any) -> None:
     assert not (done.report.parent / "checkpoints").exists() or not list((done.report.parent / "checkpoints").iterdir())
     assert runs(done.workspace)[0].info.status == "FINISHED"
     assert set(metric(done.workspace, "eval/pass_at_1")) == {0}
+
+
+def test_a_run_that_has_stopped_stays_stopped(tmp_path: Path) -> None:
+    """With staleness an iteration may be on its way when the target is reached; a lower rate of its own is no restart."""
+    verdict = {"prompt_id": "p", "sample_index": 0, "outcome": "fail", "reward": 0.0, "detail": "", "seconds": 0.0}
+    table = tables.from_rows("VERDICTS", [verdict | {"verifier": "exact", "verifier_version": "1"}])
+    file = FlyteFile(str(tables.write_table(table, "VERDICTS", tmp_path / "verdicts.arrow")))
+    settings = EvaluationSettings(num_samples=1, pass_at=[1])
+    stops = [
+        evaluate(sampled=file, greedy=file, settings=settings, target_pass_rate=0.9, stopped_before=stopped, iteration=1).stop
+        for stopped in (False, True)
+    ]
+    assert stops == [False, True]
 
 
 def test_kl_uses_stored_reference_logprobs(run: Any) -> None:

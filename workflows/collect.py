@@ -49,7 +49,9 @@ def refill(
     """Rollouts and verdicts of further prompts, in the place of groups that teach nothing."""
     with outside_branch():
         chosen = _select(prompts, settings.loop, iteration, shard, refill_round, num_missing_groups)
-        sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard)
+        sampled, judged = _sample_and_verify(
+            policy_directory, chosen, settings, iteration, shard, num_wanted_groups=num_missing_groups
+        )
     return Refilled(sampled.rollouts, judged.verdicts, sampled.events, judged.events, judged.num_missing_groups)
 
 
@@ -60,6 +62,7 @@ def evaluate_policy(
     settings: GrpoSettings,
     iteration: int,
     stop: bool,
+    stopped_before: bool,
     last_pass_rate: float,
 ) -> PolicyEvaluated:
     """Sampled and greedy completions of the held-out prompts, judged; when the run has stopped, the last result."""
@@ -77,13 +80,14 @@ def evaluate_policy(
             greedy=greedy_verdicts.verdicts,
             settings=settings.evaluation,
             target_pass_rate=settings.loop.target_pass_rate,
+            stopped_before=stopped_before,
             iteration=iteration,
         )
     events = [sampled.events, sampled_verdicts.events, greedy.events, greedy_verdicts.events]
     return PolicyEvaluated(summary.metrics, events, summary.pass_rate, summary.stop)
 
 
-EVALUATION_SHARD = -1  # its own seeds: an evaluation never repeats the samples of a training shard
+EVALUATION_SHARD = -1  # names the events of an evaluation; seeds come from the prompts, which no training shard has
 
 
 def _collect_shard(
@@ -91,7 +95,8 @@ def _collect_shard(
 ) -> tuple[Any, list[Any]]:
     """Wires the chain of one shard; returns its SCORED table and the events of its tasks."""
     chosen = _select(prompts, settings.loop, iteration, shard, 0, 0)
-    sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard)
+    num_wanted = settings.loop.prompts_per_iteration // settings.loop.num_shards
+    sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard, num_wanted_groups=num_wanted)
     rounds = [(sampled.rollouts, judged.verdicts)]
     events = [sampled.events, judged.events]
     missing = judged.num_missing_groups
@@ -131,7 +136,14 @@ def _collect_shard(
 
 
 def _sample_and_verify(
-    policy_directory: Any, prompts: FlyteFile, settings: GrpoSettings, iteration: int, shard: int, greedy: bool = False
+    policy_directory: Any,
+    prompts: FlyteFile,
+    settings: GrpoSettings,
+    iteration: int,
+    shard: int,
+    *,
+    greedy: bool = False,
+    num_wanted_groups: int = 0,
 ) -> tuple[Any, Any]:
     sampled = rollouts(
         policy_directory=policy_directory,
@@ -146,6 +158,7 @@ def _sample_and_verify(
         prompts=prompts,
         settings=settings.verify,
         max_completion_tokens=settings.data.max_completion_tokens,
+        num_wanted_groups=num_wanted_groups,
         iteration=iteration,
         shard=shard,
     )

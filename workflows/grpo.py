@@ -52,7 +52,7 @@ def grpo_loop(
     evaluate_at = partial(evaluate_policy, prompts=evaluation_prompts, settings=settings)
     record_at = partial(record, settings=settings, execution=execution, prompts=prompts)
     with outside_branch():
-        last = evaluate_at(policy_directory=base, iteration=0, stop=False, last_pass_rate=0.0)
+        last = evaluate_at(policy_directory=base, iteration=0, stop=False, stopped_before=False, last_pass_rate=0.0)
         before = [warm_start_metrics, last.metrics], [[warm_start_events], last.events]
         recorded = [record_at(iteration=0, scored=[], metrics=before[0], task_events=before[1])]
         evaluated = {0: last}
@@ -74,7 +74,11 @@ def grpo_loop(
             metrics, events, pass_rate = [updated.metrics], [collected.events, [updated.events]], NOT_EVALUATED
             if iteration % settings.evaluation.every == 0 or iteration == loop.num_iterations:
                 last = evaluate_at(
-                    policy_directory=updated.policy, iteration=iteration, stop=collected.stopped, last_pass_rate=last.pass_rate
+                    policy_directory=updated.policy,
+                    iteration=iteration,
+                    stop=collected.stopped,
+                    stopped_before=last.stop,
+                    last_pass_rate=last.pass_rate,
                 )
                 evaluated[iteration] = last
                 metrics, events, pass_rate = [*metrics, last.metrics], [*events, last.events], last.pass_rate

@@ -6,8 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from posttrain.errors import PolicyError
+from posttrain.errors import ConfigError, PolicyError
 from posttrain.policy import PolicyManifest, end_ids, load_tokenizer, read_policy
 
 VOLATILE_KEYS = (
@@ -49,13 +50,33 @@ def architecture(directory: Path) -> str:
     Raises:
         PolicyError: no readable config.json.
     """
+    shape = {key: value for key, value in _read_config(directory).items() if key not in VOLATILE_KEYS}
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
+
+
+def check_context(directory: Path, context_tokens: int) -> None:
+    """Refuses a context that the model has no positions for; engines find out late, or not at all.
+
+    Raises:
+        ConfigError: prompt + completion may be longer than the model's `max_position_embeddings`.
+        PolicyError: no readable config.json.
+    """
+    limit = _read_config(directory).get("max_position_embeddings")
+    if isinstance(limit, int) and context_tokens > limit:
+        raise ConfigError(
+            "data.max_completion_tokens",
+            context_tokens,
+            f"prompt and completion together may take so many tokens, the model has {limit} positions",
+            "Lower max_prompt_tokens or max_completion_tokens.",
+        )
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
     path = Path(directory) / "config.json"
     try:
-        config = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise PolicyError(f"{path}: cannot be read ({error}). The directory is no policy, or half-written.") from error
-    shape = {key: value for key, value in config.items() if key not in VOLATILE_KEYS}
-    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
 
 
 def check_same_architecture(served: Served, other: Served) -> None:

@@ -1,11 +1,14 @@
 """What an engine may believe of reported logprobs (vllm-project/vllm#4149)."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from posttrain.engines.requests import usable_logprobs
+from posttrain.engines.served import check_context
 from posttrain.engines.vllm_engine import sampled_logprobs
+from posttrain.errors import ConfigError
 
 
 @pytest.mark.parametrize("bad", [float("-inf"), float("nan"), -9999.0, None])
@@ -27,3 +30,10 @@ def test_the_sampled_token_is_looked_up_by_id_and_not_taken_as_the_first_entry()
 def test_a_sampled_token_without_entry_makes_the_completion_unusable(entry: dict[int, SimpleNamespace] | None) -> None:
     assert sampled_logprobs([7], [entry]) is None
     assert sampled_logprobs([7], None) is None
+
+
+def test_a_context_that_the_model_has_no_positions_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 256}')
+    check_context(tmp_path, 256)
+    with pytest.raises(ConfigError, match=r"257.*256 positions"):
+        check_context(tmp_path, 257)
