@@ -3,10 +3,9 @@
 PYTHON ?= python3
 environment = $(PYTHON) scripts/environment.py
 run = .venv/bin/python
-workspace = $(or $(POSTTRAIN_WORKSPACE),workspace)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment quickstart quickstart-smollm test check format bench mlflow clean
+.PHONY: help environment quickstart quickstart-smollm test check format bench mlflow mlflow-replay clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +37,11 @@ bench: environment  ## speed beside named peers, as ratios (about three minutes)
 	@$(run) -m bench $(ARGS)
 
 mlflow: environment  ## open the recorded runs in a browser
-	@.venv/bin/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri sqlite:///$(abspath $(workspace))/mlflow.db
+	@mkdir -p "$${POSTTRAIN_WORKSPACE:-workspace}" && cd "$${POSTTRAIN_WORKSPACE:-workspace}" && \
+		"$$OLDPWD/.venv/bin/python" -m mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri sqlite:///mlflow.db
+
+mlflow-replay: environment  ## send what waits in the workspace for an MLflow server that was away
+	@$(run) -m posttrain.tracking_replay "$${POSTTRAIN_WORKSPACE:-workspace}"
 
 clean:  ## remove the environment and the tools' caches; runs in the workspace stay
 	rm -rf .venv .venv.old .venv.lock .pytest_cache .ruff_cache .import_linter_cache

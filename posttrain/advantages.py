@@ -14,6 +14,8 @@ from posttrain.config import AdvantageBaseline, AdvantageScaling, AdvantageSetti
 from posttrain.errors import ContractError
 
 EPSILON = 1e-4  # added to every standard deviation, as TRL does
+MAX_REWARD = 1e100  # sums and squares of such rewards are still finite
+MAX_NAMED_ROWS = 8
 
 
 def score(rollouts: pa.Table, verdicts: pa.Table, settings: AdvantageSettings) -> pa.Table:
@@ -25,11 +27,13 @@ def score(rollouts: pa.Table, verdicts: pa.Table, settings: AdvantageSettings) -
         the update sees the whole batch.
 
     Raises:
-        ContractError: either table breaks its contract, or a key has no counterpart in the other table.
+        ContractError: either table breaks its contract, a key has no counterpart in the other table, or a reward is
+            beyond ±1e100.
     """
     tables.validate(rollouts, "ROLLOUTS")
     tables.validate(verdicts, "VERDICTS")
     joined = verdicts.take(pa.array(_matching_rows(tables.keys(rollouts), tables.keys(verdicts)), pa.int64()))
+    _check_rewards(joined)
     rewards = joined["reward"].to_pylist()
     advantages = compute_advantages(rewards, rollouts["prompt_id"].to_pylist(), settings)
     columns = {name: rollouts[name] for name in rollouts.column_names}
@@ -82,6 +86,15 @@ def group_metrics(scored: pa.Table, iteration: int) -> pa.Table:
         "train/num_abstained_rows": scored["advantage"].null_count,
     }
     return tables.from_rows("METRICS", _metric_rows(values, iteration))
+
+
+def _check_rewards(verdicts: pa.Table) -> None:
+    pairs = zip(tables.keys(verdicts), verdicts["reward"].to_pylist(), strict=True)
+    huge = [(key, reward) for key, reward in pairs if reward is not None and abs(reward) > MAX_REWARD]
+    if huge:
+        named = ", ".join(str(key) for key, _ in huge[:MAX_NAMED_ROWS]) + (" …" if len(huge) > MAX_NAMED_ROWS else "")
+        why = f"beyond ±{MAX_REWARD:g} the mean and deviation of a group overflow"
+        raise ContractError("VERDICTS", "reward", named, huge[0][1], why, "Scale the verifier's rewards down.")
 
 
 def _group_advantages(rewards: Sequence[float], settings: AdvantageSettings) -> list[float]:

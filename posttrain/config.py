@@ -188,6 +188,7 @@ class LearnerSettings(Settings):
     trainable_parameters: str = Field(default=".*", description="regular expression of the parameter names that are trained")
     dtype: Dtype = Dtype.float32
     gradient_checkpointing: bool = False
+    trust_remote_code: bool = False
     scaling: AdvantageScaling = AdvantageScaling.group
     max_completion_tokens: int = Field(default=48, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from posttrain.errors import ConfigError
@@ -19,6 +20,7 @@ def check_sections(settings: GrpoSettings) -> None:
     _check_sampling(settings)
     _check_overlong(settings)
     _check_shared(settings)
+    _check_schedule(settings)
 
 
 def _check_group(settings: GrpoSettings) -> None:
@@ -75,9 +77,41 @@ def _check_shared(settings: GrpoSettings) -> None:
         ("rollout.max_model_tokens", settings.rollout.max_model_tokens, settings.data.context_tokens),
         ("rollout.trust_remote_code", settings.rollout.trust_remote_code, settings.data.trust_remote_code),
         ("learner.max_completion_tokens", settings.learner.max_completion_tokens, settings.data.max_completion_tokens),
+        ("learner.trust_remote_code", settings.learner.trust_remote_code, settings.data.trust_remote_code),
         ("learner.temperature", settings.learner.temperature, settings.rollout.temperature),
         ("learner.scaling", settings.learner.scaling, settings.advantage.scaling),
     )
     for field, found, expected in pairs:
         if found != expected:
             raise ConfigError(field, found, f"another section says {expected}", "Leave it out: it follows the other section.")
+
+
+def most_steps(settings: GrpoSettings) -> int:
+    """Optimiser steps of the whole run when every group is trained on."""
+    learner, loop = settings.learner, settings.loop
+    return math.ceil(loop.prompts_per_iteration / learner.groups_per_step) * learner.num_epochs * loop.num_iterations
+
+
+def _check_schedule(settings: GrpoSettings) -> None:
+    learner, needed = settings.learner, most_steps(settings)
+    if learner.lr_scheduler in ("linear", "cosine") and 0 < learner.total_steps < needed:
+        raise ConfigError(
+            "learner.total_steps",
+            learner.total_steps,
+            f"the {learner.lr_scheduler} schedule would end before the run, which takes up to {needed} steps",
+            f"Set it to {needed} or more, or to 0: then it is computed.",
+        )
+    if learner.warmup_steps and learner.lr_scheduler == "constant":
+        raise ConfigError(
+            "learner.warmup_steps",
+            learner.warmup_steps,
+            "learner.lr_scheduler = 'constant' has no warmup",
+            "Set lr_scheduler to constant_with_warmup, or warmup_steps to 0.",
+        )
+    if learner.warmup_steps >= max(learner.total_steps, needed):
+        raise ConfigError(
+            "learner.warmup_steps",
+            learner.warmup_steps,
+            f"of {max(learner.total_steps, needed)} steps, so that learning_rate is never reached",
+            "Lower it, or raise total_steps when further runs go on from this one.",
+        )

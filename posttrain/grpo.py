@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,22 +39,26 @@ def update_policy(
         PolicyError: policy or state is incomplete, altered or of another model.
         ContractError: a table breaks its contract, a row appears twice, or reference logprobs are missing.
         TrainingError: loss or gradient is not finite; nothing is written.
-        InfrastructureError: the state cannot be written; what was there before is intact.
+        InfrastructureError: policy or state cannot be written; then neither is there.
     """
     rows = tables.validate(tables.concat("SCORED", scored), "SCORED")  # again as a whole: a key may repeat across shards
     manifest = policy.read_manifest(policy_directory)
     learner = _load_learner(policy_directory, state_directory, settings)
     metrics = learner.update(rows, iteration)
     save_trainer_state(learner.state, output_state)
-    policy.write_policy(
-        learner.model,
-        learner.tokenizer,
-        output_policy,
-        version=manifest.version + 1,
-        parent=manifest.hash,
-        algorithm=ALGORITHM,
-        iteration=iteration,
-    )
+    try:
+        policy.write_policy(
+            learner.model,
+            learner.tokenizer,
+            output_policy,
+            version=manifest.version + 1,
+            parent=manifest.hash,
+            algorithm=ALGORITHM,
+            iteration=iteration,
+        )
+    except BaseException:
+        shutil.rmtree(output_state, ignore_errors=True)  # a state without its policy would be taken for a finished update
+        raise
     return metrics
 
 
@@ -61,8 +66,10 @@ def _load_learner(policy_directory: Path, state_directory: Path | None, settings
     import torch
 
     # float32 master weights whatever the compute dtype: small steps would vanish in bfloat16
-    model = policy.load_model(policy_directory, Dtype.float32.value).to("cuda" if torch.cuda.is_available() else "cpu")
-    learner = Learner(model, policy.load_tokenizer(policy_directory), settings)
+    trust = settings.trust_remote_code
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = policy.load_model(policy_directory, Dtype.float32.value, trust).to(device)
+    learner = Learner(model, policy.load_tokenizer(policy_directory, trust), settings)
     if state_directory is not None:
         learner.resume(load_trainer_state(state_directory, learner.shapes))
     return learner

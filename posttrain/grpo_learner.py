@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from posttrain import random_state, tables
 from posttrain.config import ImportanceCorrection, LearnerSettings
-from posttrain.errors import ConfigError
+from posttrain.errors import ConfigError, PolicyError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
 from posttrain.table_checks import list_lengths
@@ -52,7 +52,11 @@ class Learner:
 
         Raises:
             ConfigError: `trainable_parameters` matches nothing.
+            PolicyError: the tokenizer names neither a padding nor an end-of-sequence token.
         """
+        if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
+            why = "the tokenizer names neither a padding nor an end-of-sequence token: rows cannot be padded"
+            raise PolicyError(f"{why}. Set tokenizer.eos_token, save it with the model and import that.")
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.parameters = trained_parameters(model, settings.trainable_parameters)
         self.optimizer = _build_optimizer(self.parameters.values(), settings)

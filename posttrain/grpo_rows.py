@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,13 +42,14 @@ class TrainingRow:
 
 
 Group = tuple[TrainingRow, ...]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Microbatch:
     """Rows of one forward and backward pass, and the size of the optimiser step that they are a part of."""
 
-    rows: Group
+    rows: Sequence[TrainingRow]
     step: int
     step_num_rows: int
     step_num_tokens: int
@@ -129,34 +130,37 @@ def plan_epochs(groups: Sequence[Group], settings: LearnerSettings, iteration: i
     """Microbatches of every epoch in training order; seed and iteration alone decide the order of the groups.
 
     An epoch has as few steps as `groups_per_step` allows, of equal size to within one group: a last step of a single
-    group would take a whole learning rate's stride on the noise of a few rows.
+    group would take a whole learning rate's stride on the noise of a few rows. Every step of the update has the same
+    number of microbatches, because the trainer counts them to know where a step ends; rows are dealt to them evenly, so
+    that a group may be cut in two (the loss is a sum over rows, advantages are already there).
     """
     order = np.random.default_rng([settings.seed, iteration])
-    epochs: list[list[Microbatch]] = []
-    step = 0
-    for _ in range(settings.num_epochs):
-        shuffled = [groups[number] for number in order.permutation(len(groups))]
-        epoch: list[Microbatch] = []
-        for step_groups in _even_parts(shuffled, math.ceil(len(shuffled) / settings.groups_per_step)):
-            epoch.extend(_step_microbatches(step_groups, settings.groups_per_microbatch, step))
-            step += 1
-        epochs.append(epoch)
-    return epochs
+    num_steps = math.ceil(len(groups) / settings.groups_per_step)
+    epochs = [
+        [
+            tuple(itertools.chain.from_iterable(groups[number] for number in numbers))
+            for numbers in _even_parts(order.permutation(len(groups)).tolist(), num_steps)
+        ]
+        for _ in range(settings.num_epochs)
+    ]
+    steps = itertools.count()
+    num_microbatches = _num_microbatches(len(groups), num_steps, settings, epochs)
+    return [[part for rows in epoch for part in _step_microbatches(rows, num_microbatches, next(steps))] for epoch in epochs]
 
 
-def _step_microbatches(groups: Sequence[Group], groups_per_microbatch: int, step: int) -> list[Microbatch]:
-    parts = [tuple(row for group in part for row in group) for part in _chunks(groups, groups_per_microbatch)]
-    rows = [row for part in parts for row in part]
+def _num_microbatches(num_groups: int, num_steps: int, settings: LearnerSettings, epochs: Sequence[Sequence[Group]]) -> int:
+    """What the largest step needs, but never more than the smallest step has rows: a microbatch cannot be empty."""
+    largest = math.ceil(num_groups / max(num_steps, 1))
+    fewest_rows = min((len(rows) for epoch in epochs for rows in epoch), default=0)
+    return min(math.ceil(largest / settings.groups_per_microbatch), fewest_rows)
+
+
+def _step_microbatches(rows: Group, num_microbatches: int, step: int) -> list[Microbatch]:
     num_tokens = sum(len(row.completion_ids) for row in rows)
-    return [Microbatch(part, step, len(rows), num_tokens, len(parts)) for part in parts]
+    return [Microbatch(part, step, len(rows), num_tokens, num_microbatches) for part in _even_parts(rows, num_microbatches)]
 
 
-def _even_parts(groups: Sequence[Group], num_parts: int) -> Iterator[Sequence[Group]]:
-    bounds = [len(groups) * part // num_parts for part in range(num_parts + 1)] if num_parts else [0]
+def _even_parts(items: Sequence[Item], num_parts: int) -> Iterator[Sequence[Item]]:
+    bounds = [len(items) * part // num_parts for part in range(num_parts + 1)] if num_parts else [0]
     for start, end in itertools.pairwise(bounds):
-        yield groups[start:end]
-
-
-def _chunks(groups: Sequence[Group], size: int) -> Iterator[Sequence[Group]]:
-    for start in range(0, len(groups), size):
-        yield groups[start : start + size]
+        yield items[start:end]

@@ -10,6 +10,8 @@ import numpy as np
 from posttrain.config import ImportanceCorrection
 from posttrain.grpo_rows import TrainingRow
 
+SEQUENCE_CORRECTIONS = (ImportanceCorrection.sequence_truncate, ImportanceCorrection.sequence_mask)
+
 
 def pad_rows(rows: Sequence[TrainingRow], pad_id: int, device: Any) -> dict[str, Any]:
     """Prompts padded on the left, completions on the right.
@@ -39,7 +41,7 @@ def pad_logprobs(values: Sequence[np.ndarray], device: Any) -> Any:
 def log_importance(old_BT: Any, behavior_BT: Any, mask_BT: Any, correction: ImportanceCorrection) -> Any:
     """log of the uncapped importance weight π_old / π_behavior: (B, T) for a token correction, (B, 1) for a sequence's."""
     difference_BT = (old_BT - behavior_BT) * mask_BT
-    if correction in (ImportanceCorrection.sequence_truncate, ImportanceCorrection.sequence_mask):
+    if correction in SEQUENCE_CORRECTIONS:
         return difference_BT.sum(-1, keepdim=True)
     return difference_BT
 

@@ -21,7 +21,7 @@ from posttrain.config import Dtype, ImportanceCorrection, LearnerSettings, LossT
 from posttrain.errors import TrainingError
 from posttrain.grpo_metrics import WeightedMeans
 from posttrain.grpo_rows import Microbatch, TrainingRow
-from posttrain.grpo_tensors import cap_importance, log_importance, pad_logprobs, pad_rows
+from posttrain.grpo_tensors import SEQUENCE_CORRECTIONS, cap_importance, log_importance, pad_logprobs, pad_rows
 from posttrain.trainer_progress import ShowProgress
 
 with warnings.catch_warnings():
@@ -46,8 +46,8 @@ class RecordedRolloutTrainer(GRPOTrainer):
     """Takes microbatches from a plan instead of generating; loss, optimiser loop and clipping are TRL's.
 
     `step_metrics` holds one mapping for each optimiser step after `train()`, `old_logprobs` float32 (T,) by row key,
-    `sampler_metrics` the mismatch between the
-    sampler's logprobs and those of the policy at the start of the update.
+    `sampler_metrics` the mismatch between the sampler's logprobs and those of the policy at the start of the update;
+    the capped fraction counts what the correction caps, tokens or whole completions, all others count tokens.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RecordedRolloutTrainer(GRPOTrainer):
         super().__init__(
             model=model,
             reward_funcs=_refuse_to_judge,
-            args=_arguments(settings, output_directory),
+            args=_arguments(settings, output_directory, epochs[0][0].step_num_microbatches),
             train_dataset=Dataset.from_dict({"prompt": [""] * len(epochs[0])}),  # one row for each microbatch
             processing_class=copy.deepcopy(tokenizer),  # TRL sets its pad token
             optimizers=optimizers,
@@ -176,14 +176,16 @@ class RecordedRolloutTrainer(GRPOTrainer):
         return cap_importance(log_weight, correction, self._settings.importance_cap)
 
     def _compare_with_sampler(self, rows: Sequence[TrainingRow]) -> Mapping[str, float]:
-        old = torch.cat([self.old_logprobs[row.key] for row in rows]).cpu().double()
-        difference = old - torch.cat([torch.from_numpy(row.behavior_logprobs) for row in rows])
+        by_row = [self.old_logprobs[row.key].cpu().double() - torch.from_numpy(row.behavior_logprobs) for row in rows]
+        difference = torch.cat(by_row)
         ratio = difference.exp()
+        by_sequence = self._settings.importance_correction in SEQUENCE_CORRECTIONS
+        weight = torch.stack([values.sum() for values in by_row]).exp() if by_sequence else ratio
         return {
             "train/behavior_gap_mean": difference.abs().mean().item(),
             "train/importance_ratio_mean": ratio.mean().item(),
             "train/importance_ratio_max": ratio.max().item(),
-            "train/importance_capped_fraction": (ratio > self._settings.importance_cap).double().mean().item(),
+            "train/importance_capped_fraction": (weight > self._settings.importance_cap).double().mean().item(),
         }
 
 
@@ -211,7 +213,7 @@ def recorded_trainer(
         model.eval()
 
 
-def _arguments(settings: LearnerSettings, output_directory: str) -> Any:
+def _arguments(settings: LearnerSettings, output_directory: str, num_microbatches: int) -> Any:
     # CISPO clips the weight at 1 + ε_high (arXiv 2506.13585, eq. 5); TRL's epsilon_high is that bound itself
     clip_high = 1 + settings.clip_high if settings.loss_type is LossType.cispo else settings.clip_high
     return GRPOConfig(
@@ -229,7 +231,7 @@ def _arguments(settings: LearnerSettings, output_directory: str) -> Any:
         num_generations=2,
         per_device_train_batch_size=2,
         steps_per_generation=1,
-        gradient_accumulation_steps=settings.groups_per_step // settings.groups_per_microbatch,
+        gradient_accumulation_steps=num_microbatches,  # of every step alike: the plan sees to it
         num_train_epochs=settings.num_epochs,
         max_grad_norm=settings.max_grad_norm,
         gradient_checkpointing=settings.gradient_checkpointing,

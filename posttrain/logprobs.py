@@ -69,7 +69,7 @@ def _reference_logprobs(
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = policy.load_model(directory, Dtype.float32.value).to(device)
+    model = policy.load_model(directory, Dtype.float32.value, settings.trust_remote_code).to(device)
     with torch.autocast(device, torch.bfloat16, enabled=settings.dtype is Dtype.bfloat16):  # as the learner computes
         return token_logprobs(model, prompts, completions, settings.temperature)
 

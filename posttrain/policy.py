@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.directories import hash_files, verify_files, write_aside
-from posttrain.errors import PolicyError
+from posttrain.errors import InfrastructureError, PolicyError
 from posttrain.fingerprint import Fingerprint, compute_fingerprint
 from posttrain.hub import fetch_model
 
@@ -54,9 +54,10 @@ def write_policy(
 
     Raises:
         PolicyError: the tokenizer has ids that the model has not, or the weights hold NaN or infinity.
+        InfrastructureError: the disk is full or not writable.
     """
     _check_vocabulary(model, tokenizer)
-    with write_aside(Path(directory)) as aside:
+    with _disk_faults(directory), write_aside(Path(directory)) as aside:
         with quiet_transformers():
             model.save_pretrained(aside)  # safetensors and generation_config.json
         tokenizer.save_pretrained(aside)
@@ -113,9 +114,30 @@ def read_manifest(directory: Path) -> PolicyManifest:
         values = json.loads(path.read_text())
         fingerprint = Fingerprint(**{key: tuple(numbers) for key, numbers in values["fingerprint"].items()})
         plain = {key: value for key, value in values.items() if key != "fingerprint"}
-        return PolicyManifest(**plain, fingerprint=fingerprint)
-    except (ValueError, TypeError, KeyError) as error:
+        return _checked_types(PolicyManifest(**plain, fingerprint=fingerprint))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PolicyError(f"{path}: not a policy manifest ({error!r}). Make the directory again.") from error
+
+
+def _checked_types(manifest: PolicyManifest) -> PolicyManifest:
+    """The manifest, which came out of a file; raises TypeError for a field of another type."""
+    fingerprint = manifest.fingerprint
+    wanted = {
+        "version": ([manifest.version], int),
+        "parent": ([manifest.parent], str | None),
+        "algorithm": ([manifest.algorithm], str),
+        "iteration": ([manifest.iteration], int),
+        "files": ([manifest.files], dict),
+        "files' hashes": (dict(manifest.files or {}).values(), str),
+        "fingerprint.probe_ids": (fingerprint.probe_ids, int),
+        "fingerprint.logprobs": (fingerprint.logprobs, float),
+        "fingerprint.bfloat16_logprobs": (fingerprint.bfloat16_logprobs, float),
+    }
+    for name, (values, kind) in wanted.items():
+        for value in values:
+            if not isinstance(value, kind):
+                raise TypeError(f"{name}: {value!r}")
+    return manifest
 
 
 def policy_hash(directory: Path) -> str:
@@ -197,6 +219,21 @@ def _check_vocabulary(model: Any, tokenizer: Any) -> None:
             f"the tokenizer has {len(tokenizer)} ids, the model {model.config.vocab_size}: an id without a row would crash. "
             "Call model.resize_token_embeddings(len(tokenizer)), or take the model's own tokenizer."
         )
+
+
+@contextmanager
+def _disk_faults(directory: Path) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except Exception as error:
+        # tokenizers, written in Rust, reports a full disk as a bare Exception
+        from_rust = type(error) is Exception and "(os error " in str(error)
+        if not from_rust and not isinstance(error, (OSError, SafetensorError)):
+            raise
+        why = f"{directory}: the policy cannot be written ({error})"
+        raise InfrastructureError(f"{why}. A policy that was there before is intact; free disk space and run again.") from error
 
 
 def _is_custom(model: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from posttrain.errors import ConfigError, ContractError, InfrastructureError
 from posttrain.sources import Message, Source, is_message, parse_source, read_file
 
 REASONING_GYM = "reasoning_gym:"
+OTHER_FILES = (".json", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst", ".zip")  # endings that no dataset id has
 DATASET_OPTIONS = ("split", "config", "prompt_column", "answer_column", "answer_after")
 
 
@@ -30,17 +31,17 @@ class RawPrompt:
     source: str
 
 
-def read_prompts(field: str, text: str, data: DataSettings) -> list[RawPrompt]:
-    """Every prompt of a source, in its order. `field` is the setting that `text` comes from.
+def read_prompts(field: str, text: str, data: DataSettings, source_name: str) -> list[RawPrompt]:
+    """Every prompt of a source, in its order. `field` is the setting that `text` comes from, `source_name` what to call it.
 
     Raises:
         ConfigError: the source, an option or a file cannot be used.
         ContractError: a row has another shape.
         InfrastructureError: the dataset host cannot be reached.
     """
-    source = parse_source(field, text)
+    source = replace(parse_source(field, text), text=source_name)
     if source.is_file:
-        return _from_rows(read_file(source), Path(text).name, source, data)
+        return _from_rows(read_file(source), Path(source_name).name, source, data)
     if source.name == "brackets":
         return _from_brackets(source)
     if source.name.startswith(REASONING_GYM):
@@ -107,7 +108,9 @@ def _from_dataset(source: Source, data: DataSettings) -> list[RawPrompt]:
     marker = source.options.get("answer_after")
     if marker:
         rows = ({**row, "answer": _after(marker, row, number, source)} for number, row in enumerate(rows))
-    return _from_rows(rows, f"{source.name}:{split}", source, data)
+    is_directory = Path(source.name).is_dir()
+    label = Path(source.text.partition("?")[0]).name if is_directory else source.name
+    return _from_rows(rows, f"{label}:{split}", source, data)
 
 
 def _after(marker: str, row: Mapping[str, Any], number: int, source: Source) -> str:
@@ -121,16 +124,22 @@ def _after(marker: str, row: Mapping[str, Any], number: int, source: Source) -> 
 
 def _download(source: Source, split: str) -> Iterable[dict[str, Any]]:
     import datasets
+    from datasets import config
+    from datasets.exceptions import DatasetsError
 
     near = difflib.get_close_matches(source.name, ("brackets", REASONING_GYM), n=1, cutoff=0.6)
     remedy = f"Did you mean {near[0]!r}?" if near else "Check the id, `split` and `config`, or give a .jsonl or .parquet file."
     try:
         return cast("list[dict[str, Any]]", list(datasets.load_dataset(source.name, source.options.get("config"), split=split)))
     except ConnectionError as error:
+        if config.HF_HUB_OFFLINE or source.name.endswith(OTHER_FILES):  # no retry helps
+            why = f"there is neither such a file nor such a dataset within reach ({error})"
+            raise ConfigError(source.field, source.text, why, remedy) from error
         message = f"setting {source.field!r} = {source.text!r}: the dataset host cannot be reached ({error}). {remedy}"
         raise InfrastructureError(message) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(source.field, source.text, f"the dataset cannot be loaded ({error})", remedy) from error
+    except (OSError, ValueError, DatasetsError) as error:
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        raise ConfigError(source.field, source.text, f"the dataset cannot be loaded ({error}{cause})", remedy) from error
 
 
 def _from_rows(rows: Iterable[Mapping[str, Any]], label: str, source: Source, data: DataSettings) -> list[RawPrompt]:
@@ -139,12 +148,19 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], label: str, source: Source, da
         RawPrompt(
             str(row["prompt_id"]) if row.get("prompt_id") is not None else f"{label}:{number}",
             _messages(row, number, source),
-            row.get("verifier") or data.verifier,
+            _text(row, "verifier", number, source) or data.verifier,
             _answer(row, number, source),
-            row.get("source") or source.text,
+            _text(row, "source", number, source) or source.text,
         )
         for number, row in enumerate(rows)
     ]
+
+
+def _text(row: Mapping[str, Any], column: str, number: int, source: Source) -> str:
+    value = row.get(column)
+    if value is not None and not isinstance(value, str):
+        raise ContractError(source.text, column, str(number), value, "it is not a text", "Write a text, or leave the column out.")
+    return value or ""
 
 
 def _answer(row: Mapping[str, Any], number: int, source: Source) -> Any:

@@ -14,6 +14,7 @@ from posttrain.config import DataSettings, VerifySettings
 from posttrain.errors import ConfigError, ContractError
 from posttrain.prompt_sources import RawPrompt, read_prompts
 from posttrain.sources import Message
+from posttrain.tracking_credentials import mask_credentials
 
 if TYPE_CHECKING:
     from posttrain.verify.base import Verifier
@@ -37,7 +38,7 @@ class LoadedPrompts:
     rejected: tuple[RejectedPrompt, ...]
 
 
-def load_prompts(source: str, tokenizer: Any, data: DataSettings) -> LoadedPrompts:
+def load_prompts(source: str, tokenizer: Any, data: DataSettings, *, field: str, source_name: str | None = None) -> LoadedPrompts:
     """Reads `source`, encodes every prompt and checks every answer against its verifier.
 
     Sources:
@@ -52,15 +53,21 @@ def load_prompts(source: str, tokenizer: Any, data: DataSettings) -> LoadedPromp
     `{"dataset", "entry"}` when that verifier is `reasoning_gym`, else the answer's text. A row's own system message goes
     before `data.system_prompt`. A prompt that is empty or longer than `data.max_prompt_tokens` is rejected, never truncated.
 
+    Args:
+        field: the setting that `source` comes from, which errors name.
+        source_name: what errors, the column `source` and the ids of rows without one call the source: the user's own text where
+            `source` is a local copy of it. Credentials in it are masked.
+
     Raises:
         ConfigError: an unusable source or option, an unknown verifier, an answer of the wrong shape (names the prompt),
             or no prompt left (says how many were rejected and why).
         ContractError: a row of another shape, or a prompt_id that occurs twice.
         InfrastructureError: the dataset host cannot be reached.
     """
-    raw = read_prompts("data.prompts", source, data)
-    _check_ids(raw, source)
-    _check_answers(raw)
+    name = mask_credentials(source_name or source)
+    raw = read_prompts(field, source, data, name)
+    _check_ids(raw, name)
+    _check_answers(raw, field)
     rows: list[dict[str, Any]] = []
     rejected: list[RejectedPrompt] = []
     for prompt in raw:
@@ -71,7 +78,7 @@ def load_prompts(source: str, tokenizer: Any, data: DataSettings) -> LoadedPromp
             rows.append(encoded)
     if not rows:
         remedy = "Give prompts, or raise data.max_prompt_tokens."
-        raise ConfigError("data.prompts", source, f"no prompt is left{_why(rejected)}", remedy)
+        raise ConfigError(field, name, f"no prompt is left{_why(rejected)}", remedy)
     return LoadedPrompts(tables.from_rows("PROMPTS", rows), tuple(rejected))
 
 
@@ -102,7 +109,7 @@ def _encode(prompt: RawPrompt, tokenizer: Any, data: DataSettings) -> dict[str, 
     messages = _with_system(prompt.messages, data.system_prompt)
     prompt_ids = chat.encode_messages(tokenizer, list(messages))
     if len(prompt_ids) > data.max_prompt_tokens:
-        return f"{len(prompt_ids)} tokens are more than data.max_prompt_tokens = {data.max_prompt_tokens}"
+        return f"longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
     return {
         "prompt_id": prompt.prompt_id,
         "messages": list(messages),
@@ -146,7 +153,7 @@ def _check_ids(raw: Sequence[RawPrompt], source: str) -> None:
         seen.add(prompt.prompt_id)
 
 
-def _check_answers(raw: Sequence[RawPrompt]) -> None:
+def _check_answers(raw: Sequence[RawPrompt], field: str) -> None:
     from posttrain.verify.registry import create_verifier
 
     settings = VerifySettings()
@@ -158,7 +165,7 @@ def _check_answers(raw: Sequence[RawPrompt]) -> None:
             verifiers[prompt.verifier].check_answer(prompt.answer)
         except ConfigError as error:
             why = f"prompt {prompt.prompt_id!r}, verifier {prompt.verifier!r}: {error.why}"
-            raise ConfigError("data.prompts: answer", error.value, why, error.remedy) from error
+            raise ConfigError(f"{field}: answer", error.value, why, error.remedy) from error
 
 
 def _why(rejected: Sequence[RejectedPrompt]) -> str:

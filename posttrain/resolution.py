@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from posttrain.config import AdvantageSettings, DataSettings, GrpoSettings, LearnerSettings, RolloutSettings, Settings
+from posttrain.config_rules import most_steps
 from posttrain.errors import ConfigError, ConfigErrors
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -43,7 +43,6 @@ def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
             values.setdefault(section, {}).update(fields)
         else:
             values[section] = fields
-    parse(GrpoSettings, _without_shared(values))  # names unknown keys before any value is copied
     _share(values)
     settings = parse(GrpoSettings, values)
     return settings.model_copy(update={"learner": _with_schedule_length(settings)})
@@ -51,34 +50,26 @@ def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
 
 def _with_schedule_length(settings: GrpoSettings) -> LearnerSettings:
     """A constant rate has no length, so that `num_iterations` does not spoil its cache."""
-    learner, loop = settings.learner, settings.loop
+    learner = settings.learner
     if learner.total_steps or learner.lr_scheduler.startswith("constant"):
         return learner
-    steps = math.ceil(loop.prompts_per_iteration / learner.groups_per_step) * learner.num_epochs
-    return learner.model_copy(update={"total_steps": steps * loop.num_iterations})
-
-
-def _without_shared(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with the shared ones filled in, on a copy."""
-    copy = {section: dict(fields) if isinstance(fields, Mapping) else fields for section, fields in values.items()}
-    _share(copy)
-    return copy
+    return learner.model_copy(update={"total_steps": most_steps(settings)})
 
 
 def _share(values: dict[str, Any]) -> None:
+    """Fills in what several sections need, from values that can be used; `parse` explains those that cannot."""
     if any(not isinstance(fields, dict) for fields in values.values()):
-        return  # `parse` says so
-    data, rollout = values.setdefault("data", {}), values.setdefault("rollout", {})
-    learner, advantage = values.setdefault("learner", {}), values.setdefault("advantage", {})
-    defaults = DataSettings()
-    prompt = data.get("max_prompt_tokens", defaults.max_prompt_tokens)
-    completion = data.get("max_completion_tokens", defaults.max_completion_tokens)
-    context = data.get("max_model_tokens", 0)
-    if isinstance(prompt, int) and isinstance(completion, int) and isinstance(context, int):
-        rollout.setdefault("max_model_tokens", context or prompt + completion)
-    rollout.setdefault("max_completion_tokens", completion)
-    rollout.setdefault("trust_remote_code", data.get("trust_remote_code", defaults.trust_remote_code))
-    learner.setdefault("max_completion_tokens", completion)
+        return
+    try:
+        data = DataSettings.model_validate(values.get("data", {}))
+    except ValidationError:
+        return
+    rollout, learner, advantage = (values.setdefault(section, {}) for section in ("rollout", "learner", "advantage"))
+    rollout.setdefault("max_model_tokens", data.context_tokens)
+    rollout.setdefault("max_completion_tokens", data.max_completion_tokens)
+    rollout.setdefault("trust_remote_code", data.trust_remote_code)
+    learner.setdefault("max_completion_tokens", data.max_completion_tokens)
+    learner.setdefault("trust_remote_code", data.trust_remote_code)
     learner.setdefault("temperature", rollout.get("temperature", RolloutSettings().temperature))
     learner.setdefault("scaling", advantage.get("scaling", AdvantageSettings().scaling))
     seed = values.get("loop", {}).get("seed", 0)

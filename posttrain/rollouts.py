@@ -15,7 +15,7 @@ from posttrain import tables
 from posttrain.chat import decode_completion
 from posttrain.engines.base import Completion, Engine, GenerationRequest, SamplingParameters
 from posttrain.seeds import sample_seed
-from posttrain.table_checks import list_lengths
+from posttrain.table_checks import check_groups, list_lengths
 
 logger = logging.getLogger("posttrain")
 
@@ -45,6 +45,7 @@ def generate_rollouts(
     completions = engine.generate(requests, sampling)
     rows = [_row(request, completion, engine, tokenizer) for request, completion in zip(requests, completions, strict=True)]
     rollouts = tables.from_rows("ROLLOUTS", rows)
+    check_groups(rollouts, group_size)
     if sampling.temperature > 0:
         _warn_of_duplicates(rollouts)
     return rollouts

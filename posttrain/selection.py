@@ -29,7 +29,7 @@ def check_enough(prompts: pa.Table, loop: LoopSettings) -> None:
 def select_prompts(
     prompts: pa.Table, loop: LoopSettings, *, iteration: int, shard: int, refill_round: int, num_missing_groups: int
 ) -> pa.Table:
-    """The PROMPTS rows of one shard of one iteration (both counted from 0).
+    """The PROMPTS rows of one shard (counted from 0) of one iteration (counted from 1, as 0 is before the first update).
 
     Round 0 is the shard's part of the main window, whatever `num_missing_groups` says. Rounds 1 to
     `loop.max_refill_rounds` give up to `num_missing_groups` further prompts, fewer when the set is too small.
@@ -38,6 +38,8 @@ def select_prompts(
         ConfigError: fewer prompts than one iteration needs, or a position outside the loop.
     """
     check_enough(prompts, loop)
+    if iteration < 1:
+        raise ConfigError("iteration", iteration, "the first iteration is 1", "Pass a position inside the loop.")
     _check_position("shard", shard, loop.num_shards - 1)
     _check_position("refill_round", refill_round, loop.max_refill_rounds)
     window, others = _split(prompts["prompt_id"].to_pylist(), loop, iteration)
@@ -51,7 +53,7 @@ def select_prompts(
 def _split(prompt_ids: list[str], loop: LoopSettings, iteration: int) -> tuple[list[int], list[int]]:
     """Row numbers inside and outside the iteration's window; those outside in an order of their own."""
     windows_per_epoch = len(prompt_ids) // loop.prompts_per_iteration
-    epoch, position = divmod(iteration, windows_per_epoch)
+    epoch, position = divmod(iteration - 1, windows_per_epoch)
     order = _shuffled(prompt_ids, range(len(prompt_ids)), f"{loop.seed}:epoch:{epoch}")
     first, last = position * loop.prompts_per_iteration, (position + 1) * loop.prompts_per_iteration
     others = _shuffled(prompt_ids, [*order[:first], *order[last:]], f"{loop.seed}:refill:{iteration}")

@@ -20,7 +20,10 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source: `name` before the question mark, `options` after it; a file has no options."""
+    """A parsed source: `name` (what is opened) before the question mark, `options` after it; a file has no options.
+
+    `text` is what errors and tables call it.
+    """
 
     field: str
     text: str
@@ -29,7 +32,7 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        return self.text.endswith(FILE_ENDINGS)
+        return self.name.endswith(FILE_ENDINGS)
 
     def check_options(self, known: Iterable[str]) -> None:
         """Raises ConfigError for an option that is not `known`, with the nearest name."""
@@ -77,7 +80,7 @@ def read_file(source: Source) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the file is missing or is not what its name says; names the line.
     """
-    path = Path(source.text)
+    path = Path(source.name)
     if not path.is_file():
         raise ConfigError(source.field, source.text, "there is no such file", "Give the path of a .jsonl or .parquet file.")
     return _read_parquet(source, path) if path.suffix == ".parquet" else _read_jsonl(source, path)
@@ -103,7 +106,7 @@ def _read_jsonl(source: Source, path: Path) -> list[dict[str, Any]]:
 
 def _parse_line(source: Source, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # editors begin a file with a byte-order mark
     except (ValueError, RecursionError) as error:
         why = f"line {number} is not JSON in UTF-8 ({error})"
         raise ConfigError(source.field, source.text, why, "Correct the line.") from error

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from posttrain.errors import ContractError
 from posttrain.table_checks import CHECKS, row_label
+from posttrain.table_values import to_column
 
 TOKEN_IDS = pa.large_list(pa.int32())
 LOGPROBS = pa.large_list(pa.float32())
@@ -96,8 +97,8 @@ METRICS = pa.schema(
     ]
 )
 
-# Measurements of a run, not results of it: two runs with equal ids, logprobs and verdicts are equal.
-_MEASURED_COLUMNS = frozenset({"started_at", "finished_at", "seconds"})
+# No content: measurements of a run, and where a prompt was read from. Two runs with equal ids, logprobs and verdicts are equal.
+_NOT_CONTENT = frozenset({"started_at", "finished_at", "seconds", "source"})
 
 SCHEMAS: Mapping[str, pa.Schema] = {
     "PROMPTS": PROMPTS,
@@ -186,19 +187,26 @@ def read_table(path: str | Path, name: str) -> pa.Table:
     try:
         with pa.memory_map(str(path)) as source:
             table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)  # offsets that point outside the file would crash the process
     except FileNotFoundError as error:
         raise ContractError(name, None, None, str(path), "the file has gone", "Run again: the task makes it anew.") from error
-    except pa.ArrowInvalid as error:
-        raise ContractError(name, None, None, str(path), f"not a complete Arrow IPC file ({error})") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = f"not a complete Arrow IPC file ({error})"
+        raise ContractError(name, None, None, str(path), why, "Delete the file and run again.") from error
     return validate(table, name)
 
 
 def content_hash(table: pa.Table) -> str:
-    """sha256 (hex) of schema and values; the measured columns (clock times, seconds) do not count."""
-    kept = table.select([column for column in table.column_names if column not in _MEASURED_COLUMNS]).combine_chunks()
+    """sha256 (hex) of schema and values: equal for equal tables, whatever lies under their nulls or outside their slices.
+
+    The measured columns (clock times, seconds) and the source of a prompt do not count.
+    """
+    kept = table.select([column for column in table.column_names if column not in _NOT_CONTENT]).replace_schema_metadata(None)
+    # `take` writes every buffer anew: one chunk, no offset, and zeros where a value is null
+    rows = kept.take(pa.array(range(kept.num_rows), type=pa.int64())).combine_chunks()
     digest = pa.BufferOutputStream()
-    with pa.ipc.new_stream(digest, kept.schema) as writer:
-        writer.write_table(kept)
+    with pa.ipc.new_stream(digest, rows.schema) as writer:
+        writer.write_table(rows)
     return hashlib.sha256(digest.getvalue()).hexdigest()
 
 
@@ -209,40 +217,15 @@ def keys(table: pa.Table) -> list[tuple[str, int]]:
 
 def _column(name: str, field: pa.Field, values: list[Any], rows: Sequence[Mapping[str, Any]]) -> pa.Array:
     try:
-        return _convert(field.type, values)
+        return to_column(field.type, values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as whole:
         for number, value in enumerate(values):
             try:
-                _convert(field.type, [value])
+                to_column(field.type, [value])
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 why = f"the value does not fit {field.type} ({error})"
                 raise ContractError(name, field.name, _row_name(rows, number), value, why) from error
         raise ContractError(name, field.name, None, None, f"the column does not fit {field.type} ({whole})") from whole
-
-
-def _convert(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    if pa.types.is_integer(kind):
-        for value in values:
-            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-                raise ValueError(f"{value!r} is not an integer")
-    if pa.types.is_floating(kind):
-        for value in values:
-            if isinstance(value, bool):
-                raise ValueError(f"{value!r} is a bool")
-            if isinstance(value, int) and int(float(value)) != value:
-                raise ValueError(f"{value!r} has no exact float64")
-    if pa.types.is_large_list(kind) and not pa.types.is_nested(kind.value_type):
-        return _convert_lists(kind, values)
-    return pa.array(values, type=kind)
-
-
-def _convert_lists(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """Lists of numbers: numpy arrays take the fast path, integers never lose a fraction."""
-    if pa.types.is_integer(kind.value_type):
-        for value in values:
-            if value is not None and any(isinstance(item, (bool, float)) for item in value):
-                raise ValueError("token ids must be integers")
-    return pa.array(values, type=kind)
 
 
 def _check_columns(table: pa.Table, name: str, schema: pa.Schema) -> None:

@@ -9,35 +9,30 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from posttrain import tables
 from posttrain.errors import ConfigError
+from posttrain.tracking_address import check_address, mlflow_command, store_key
+from posttrain.tracking_credentials import mask_credentials
+from posttrain.tracking_replay import replay_spools
+from posttrain.tracking_silence import Silence
 from posttrain.tracking_spool import Operation, OutageError, RefusedError, Spool
-from posttrain.tracking_store import RunStore, json_text, sqlite_file
-from posttrain.tracking_values import (
-    iteration_points,
-    mask_credentials,
-    mean_ignoring_nan,
-    mlflow_name,
-    parameter_value,
-    step_points,
-)
+from posttrain.tracking_store import RunStore, json_text
+from posttrain.tracking_values import iteration_points, mean_ignoring_nan, mlflow_name, parameter_value, step_points
 
 __all__ = ["DatasetInfo", "Tracker", "mask_credentials", "mean_ignoring_nan", "mlflow_command", "mlflow_name"]
 
 logger = logging.getLogger("posttrain.tracking")
 STATUSES = ("FINISHED", "FAILED", "KILLED")
-STORES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
-RETRY_AFTER_S = 30.0  # a server that was out of reach is left alone for so long, so that a loop of calls does not wait each time
+CONTACT_S = 30.0  # of sending in one go while training waits; a slow server gets the rest later
+LAST_CONTACT_S = 120.0
 MAX_SAMPLES = 100
 MAX_SAMPLE_CHARACTERS = 4_000
 LOCAL_ADDRESS = "http://127.0.0.1:5000"
@@ -65,18 +60,22 @@ class Tracker:
         Raises:
             ConfigError: the store's address or the execution's name cannot be used.
         """
-        _check_names(tracking_uri, execution)
-        self._uri = tracking_uri
-        key = hashlib.sha256("\n".join([mask_credentials(tracking_uri), experiment, execution]).encode()).hexdigest()[:12]
-        self._spool = Spool(Path(spool_directory), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', execution)}-{key}")
-        self._store = RunStore(tracking_uri, experiment, execution, run_name or execution)
-        self._silent_until = 0.0
+        check_address(tracking_uri)
+        _check_execution(execution)
+        store, shown = store_key(tracking_uri), mask_credentials(run_name or execution)
+        self._uri, self._directory = tracking_uri, Path(spool_directory)
+        self._run = {"store": store, "experiment": experiment, "execution": execution, "run_name": shown}
+        key = hashlib.sha256("\n".join([store, experiment, execution]).encode()).hexdigest()[:12]
+        self._spool = Spool(self._directory, f"{re.sub(r'[^A-Za-z0-9_.-]', '_', execution)[:100]}-{key}")
+        self._store = RunStore(tracking_uri, experiment, execution, shown)
+        self._silence = Silence.of(self._directory, store)
 
     def start(self, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None) -> None:
         """Opens the execution's run, or takes it up again, with flattened settings (`resolution.flatten`).
 
         Values are cut where servers would refuse or cut them; the whole is the artifact `settings-<hash>.json`, and its
         hash is the parameter `settings_sha256`. In a retry a changed parameter is kept as a tag beside the first value.
+        Also sends what other executions with the same store and spool directory have left behind.
         """
         text = json_text({name: mask_credentials(value) for name, value in parameters.items()})
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -84,6 +83,8 @@ class Tracker:
         shown = {name: mask_credentials(value) for name, value in (tags or {}).items()}
         self._submit("start", parameters=values | {"settings_sha256": digest}, tags=shown)
         self._submit("text", file=f"settings-{digest[:12]}.json", text=text)
+        if not self._silence.holds():
+            self._contact(lambda: replay_spools(self._uri, self._directory, CONTACT_S))
 
     def log_iteration(self, iteration: int, metrics: pa.Table) -> None:
         """Logs METRICS rows of one iteration: by step in the iteration's nested run, as one point in the execution's run.
@@ -104,7 +105,8 @@ class Tracker:
 
     def log_datasets(self, datasets: Sequence[DatasetInfo]) -> None:
         """Shows the data sets as inputs of the execution's run."""
-        self._submit("datasets", datasets=[asdict(item) | {"source": mask_credentials(item.source)} for item in datasets])
+        shown = [{"name": mask_credentials(item.name), "source": mask_credentials(item.source)} for item in datasets]
+        self._submit("datasets", datasets=[asdict(item) | masked for item, masked in zip(datasets, shown, strict=True)])
 
     def log_samples(self, iteration: int, scored: pa.Table, prompts: Mapping[str, str] | None = None) -> None:
         """Shows the first 100 rows of a SCORED table as an MLflow table; `prompts` gives the text by prompt_id."""
@@ -136,7 +138,8 @@ class Tracker:
             raise ConfigError(
                 "tags.policy_hash", tags.get("policy_hash"), "it identifies the version", "Pass policy_hash(directory)."
             )
-        self._submit("register", source=directory_uri, name=name, tags=dict(tags))
+        shown = {tag: mask_credentials(value) for tag, value in tags.items()}
+        self._submit("register", source=directory_uri, name=name, tags=shown)
 
     def finish(self, status: str) -> None:
         """Ends the execution's run as FINISHED, FAILED or KILLED. Tries the server even if it was just out of reach.
@@ -146,8 +149,8 @@ class Tracker:
         """
         if status not in STATUSES:
             raise ConfigError("status", status, f"a run ends as one of {', '.join(STATUSES)}", "Pass one of them.")
-        self._silent_until = 0.0
-        self._submit("finish", status=status)
+        self._append("finish", status=status)
+        self._drain(LAST_CONTACT_S)
 
     @property
     def num_spooled(self) -> int:
@@ -156,13 +159,12 @@ class Tracker:
 
     def replay(self) -> int:
         """Sends what waits, also from earlier processes; returns how many operations were taken."""
-        self._silent_until = 0.0
-        before = len(self._spool)
-        self._drain()
-        return before - len(self._spool)
+        return self._drain(LAST_CONTACT_S)
 
     def run_url(self) -> str | None:
         """Address of the execution's run in the MLflow user interface; None while the store is out of reach."""
+        if self._silence.holds():
+            return None
         try:
             experiment_id, run_id = self._store.location()
         except (OutageError, RefusedError) as error:
@@ -172,34 +174,34 @@ class Tracker:
         return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
     def _submit(self, kind: str, **content: Any) -> None:
-        operation: Operation = {"kind": kind, "time_ms": int(time.time() * 1000), **content}
+        self._append(kind, **content)
+        if not self._silence.holds():
+            self._drain(CONTACT_S)
+
+    def _append(self, kind: str, **content: Any) -> None:
+        operation: Operation = {"kind": kind, "time_ms": int(time.time() * 1000), "run": self._run, **content}
         self._spool.append(operation)
-        if time.monotonic() >= self._silent_until:
-            self._drain()
 
-    def _drain(self) -> None:
+    def _drain(self, limit_s: float) -> int:
+        return self._contact(lambda: self._spool.drain(self._store.apply, limit_s))
+
+    def _contact(self, send: Callable[[], int]) -> int:
+        """Returns how many operations the store took; after a failure it is left alone for a while."""
         try:
-            self._spool.drain(self._store.apply)
-        except OutageError as error:
-            self._silent_until = time.monotonic() + RETRY_AFTER_S
-            where = f"{len(self._spool)} operations wait in {self._spool.path}"
-            logger.warning("MLflow at %s is out of reach, training goes on; %s (%s)", mask_credentials(self._uri), where, error)
+            num_applied = send()
+        except (OutageError, OSError) as error:
+            silence = f"it is left alone for {self._silence.begin():.0f} s"
+            where = f"{self.num_spooled} operations wait in {self._spool.path}"
+            reason = mask_credentials(str(error))
+            uri = mask_credentials(self._uri)
+            logger.warning("MLflow at %s is out of reach, training goes on; %s, %s (%s)", uri, where, silence, reason)
+            return 0
+        if num_applied:
+            self._silence.end()
+        return num_applied
 
 
-def mlflow_command(tracking_uri: str) -> str:
-    """The shell command that opens the MLflow user interface of a store; credentials are masked."""
-    database = sqlite_file(tracking_uri)
-    if database is not None:
-        return f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{database}')}"
-    shown = shlex.quote(mask_credentials(tracking_uri))
-    return f"python -m webbrowser {shown}" if tracking_uri.startswith("http") else f"mlflow ui --backend-store-uri {shown}"
-
-
-def _check_names(tracking_uri: str, execution: str) -> None:
-    scheme = urlsplit(tracking_uri).scheme.split("+")[0]
-    if scheme not in STORES:
-        remedy = "For a file on this machine use sqlite:////absolute/path/mlflow.db."
-        raise ConfigError("tracking_uri", mask_credentials(tracking_uri), f"its scheme is none of {', '.join(STORES)}", remedy)
+def _check_execution(execution: str) -> None:
     if not re.fullmatch(r"[\w:./-]+", execution):
         why = "the run is found by it; letters, digits and _ : . / - are allowed"
         raise ConfigError("execution", execution, why, "Pass the execution's name.")

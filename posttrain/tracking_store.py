@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from posttrain.tracking_spool import Operation, OutageError, RefusedError, file_lock
-from posttrain.tracking_values import Point, mask_credentials, mlflow_name
+from posttrain.tracking_address import sqlite_file
+from posttrain.tracking_client import client_environment, connect
+from posttrain.tracking_credentials import mask_credentials
+from posttrain.tracking_spool import Operation, OutageError, RefusedError
+from posttrain.tracking_values import Point, mlflow_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,16 +33,8 @@ TABLES_TAG = "mlflow.loggedArtifacts"  # the user interface shows the tables tha
 MAX_METRICS = 1000
 MAX_PARAMETERS = 100
 MAX_DIGEST_CHARACTERS = 36
+TOO_LARGE = 413  # HTTP status
 
-_CLIENT_ENVIRONMENT = {
-    # about 20 s at worst for a server that does not answer, instead of MLflow's 7 retries of 120 s
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-}
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED", "FEATURE_DISABLED")
 
 
@@ -64,7 +55,7 @@ class RunStore:
             RefusedError: MLflow rejects the operation itself.
         """
         try:
-            with _client_environment(self._uri):
+            with client_environment(self._uri):
                 getattr(self, f"_apply_{operation['kind']}")(operation)
         except Exception as error:  # anything that MLflow, its drivers or its artifact store raise must not stop training
             self._run_ids.clear()
@@ -142,7 +133,7 @@ class RunStore:
 
         inputs: list[DatasetInput] = []
         for item in operation["datasets"]:
-            source = json.dumps({"uri": mask_credentials(item["source"])})
+            source = json.dumps({"uri": item["source"]})
             profile = json.dumps({"num_rows": item["num_rows"], "digest": item["digest"]})
             dataset = Dataset(item["name"], item["digest"][:MAX_DIGEST_CHARACTERS], "local", source, profile=profile)
             inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", item["context"])]))
@@ -237,56 +228,23 @@ class RunStore:
 
     def _connect(self) -> MlflowClient:
         if self._client is None:
-            for noisy in ("alembic", "mlflow.store.db.utils"):
-                logging.getLogger(noisy).setLevel(logging.WARNING)
-            from mlflow import MlflowClient
-
-            database = sqlite_file(self._uri)
-            if database is not None:
-                _make_schema(database)
-            self._client = MlflowClient(self._uri, registry_uri=self._uri)
+            self._client = connect(self._uri)
         return self._client
 
 
-def _make_schema(database: Path) -> None:
-    """Makes a new SQLite store, by one process at a time and aside: two at once, or one killed halfway, break it for good."""
-    from mlflow import MlflowClient
-
-    with file_lock(database.with_name(f".{database.name}.lock")):
-        if not database.exists():
-            aside = database.with_name(f".{database.name}.part")
-            aside.unlink(missing_ok=True)
-            MlflowClient(f"sqlite:///{aside}").search_experiments(max_results=1)
-            aside.replace(database)
-        MlflowClient(f"sqlite:///{database}")  # an older store is brought up to date
-
-
-def sqlite_file(tracking_uri: str) -> Path | None:
-    """The absolute path of a `sqlite:///…` store, None for every other store."""
-    prefix = "sqlite:///"
-    return Path(tracking_uri.removeprefix(prefix)).absolute() if tracking_uri.startswith(prefix) else None
-
-
-@contextmanager
-def _client_environment(tracking_uri: str) -> Iterator[None]:
-    """Short waits for our calls alone; what the user has set stays."""
-    wanted = dict(_CLIENT_ENVIRONMENT)
-    database = sqlite_file(tracking_uri)
-    if database is not None:
-        wanted["_MLFLOW_SERVER_ARTIFACT_ROOT"] = (database.parent / "mlartifacts").as_uri()  # not ./mlruns wherever we stand
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
 def _is_refusal(error: Exception) -> bool:
-    if isinstance(error, (TypeError, ValueError, KeyError, AttributeError)):
-        return True  # the operation itself is malformed, for example written by another version
-    return getattr(error, "error_code", None) in _REFUSALS
+    """Whether MLflow itself says that it will never take this, or it is too large. All else that a proxy says may pass."""
+    from mlflow.exceptions import MlflowException, RestException
+
+    if getattr(getattr(error, "response", None), "status_code", None) == TOO_LARGE or f"error code {TOO_LARGE} " in str(error):
+        return True  # it would hold up everything behind it for good
+    if isinstance(error, RestException):
+        return error.json.get("error_code") in _REFUSALS
+    if isinstance(error, MlflowException):  # a page that is not MLflow's JSON gets a code by its HTTP status
+        return error.error_code in _REFUSALS and "API request to" not in str(error)
+    if isinstance(error, (OSError, json.JSONDecodeError)):
+        return False
+    return isinstance(error, (TypeError, ValueError, KeyError, AttributeError))  # written by another version
 
 
 def _batches(items: list[Item], size: int) -> list[list[Item]]:

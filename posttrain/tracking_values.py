@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import posixpath
 import re
@@ -12,16 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from posttrain.tracking_credentials import mask_credentials
+
+logger = logging.getLogger("posttrain.tracking")
 MAX_NAME_CHARACTERS = 200  # MLflow allows 250; the rest is room for the prefix of a tag that holds the original
 MAX_PARAMETER_CHARACTERS = 480  # limits of MLflow servers differ (500 to 6000): stay below the smallest
 _ACCEPTED = re.compile(r"[A-Za-z0-9_\-. /]+")
 _SPELLED_OUT = {"@": "_at_", "%": "_percent"}
-_CREDENTIALS = re.compile(r"(\w[\w+.\-]*://)[^/\s@'\"]+@")
-
-
-def mask_credentials(text: str) -> str:
-    """The text with `user:password@` in every address replaced by `***@`."""
-    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def mlflow_name(name: str) -> str:
@@ -55,7 +53,10 @@ def parameter_value(value: str) -> str:
 def mean_ignoring_nan(values: Iterable[float | None]) -> tuple[float, int] | None:
     """Mean and count of the values that are there; None (log no point) when all are NaN or missing."""
     present = [value for value in values if value is not None and not math.isnan(value)]
-    return (sum(present) / len(present), len(present)) if present else None
+    if not present:
+        return None
+    mean = sum(present) / len(present)
+    return (mean if math.isfinite(mean) else sum(value / len(present) for value in present), len(present))  # 1e308 twice
 
 
 Point = dict[str, Any]  # name, step, value: what one metric row becomes
@@ -82,8 +83,11 @@ def _combined(grouped: Mapping[tuple[str, int], list[float]]) -> list[Point]:
     points: list[Point] = []
     for (name, step), values in grouped.items():
         mean = mean_ignoring_nan(values)
-        if mean is not None:
-            points.append({"name": name, "step": step, "value": sum(values) if _adds_up(name) else mean[0]})
+        value = sum(values) if _adds_up(name) or mean is None else mean[0]
+        if math.isfinite(value):
+            points.append({"name": name, "step": step, "value": value})
+        else:
+            logger.warning("%s at step %d is beyond what a float holds and is not logged", name, step)
     return points
 
 

@@ -40,6 +40,13 @@ class TrainerState:
     cursor: DataCursor
 
 
+@dataclass(frozen=True)
+class _Manifest:
+    cursor: DataCursor
+    shapes: Shapes
+    files: Mapping[str, str]
+
+
 def optimizer_moments(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The optimiser's tensors by parameter name (`<parameter>/exp_avg` …); empty before the first step.
 
@@ -98,15 +105,14 @@ def load_trainer_state(directory: Path, shapes: Shapes | None = None) -> Trainer
 
     directory = Path(directory)
     manifest = _read_manifest(directory)
-    verify_files(directory, manifest["files"], MANIFEST)
-    found = {name: tuple(shape) for name, shape in manifest["shapes"].items()}
+    verify_files(directory, manifest.files, MANIFEST)
     if shapes is not None:
-        _check_shapes(directory, found, shapes)
+        _check_shapes(directory, manifest.shapes, shapes)
     moments, random = load_file(directory / OPTIMIZER), load_file(directory / RANDOM)
-    return TrainerState(found, moments, random, DataCursor(**manifest["cursor"]))
+    return TrainerState(manifest.shapes, moments, random, manifest.cursor)
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
+def _read_manifest(directory: Path) -> _Manifest:
     path = directory / MANIFEST
     if not path.is_file():
         raise PolicyError(f"{directory}: no {MANIFEST}: half-written, or not a trainer state. Take the previous one.")
@@ -114,8 +120,10 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
         if manifest["format"] != FORMAT:
             raise PolicyError(f"{path}: format {manifest['format']}, this version reads {FORMAT}.")
-        return {name: manifest[name] for name in ("cursor", "shapes", "files")}
-    except (ValueError, TypeError, KeyError) as error:
+        shapes = {str(name): tuple(int(size) for size in shape) for name, shape in manifest["shapes"].items()}
+        files = {str(name): str(digest) for name, digest in manifest["files"].items()}
+        return _Manifest(DataCursor(**manifest["cursor"]), shapes, files)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PolicyError(f"{path}: not a trainer-state manifest ({error!r}). Take the previous state.") from error
 
 

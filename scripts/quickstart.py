@@ -90,12 +90,13 @@ def run_workflow(inputs: Mapping[str, str], further: list[str]) -> int:
 def print_summary(workspace: Path, seconds: float) -> None:
     """What the run cost, what the cache spared, and where to look."""
     from posttrain.tracking import mlflow_command
+    from posttrain.tracking_address import default_store
 
     with Cache(str(workspace / "cache")) as cache:
         hits, misses = cache.stats()
     newest = max((workspace / "runs").glob("*/report.html"), key=lambda path: path.stat().st_mtime)
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace / 'mlflow.db'}"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or default_store(workspace)
     print(f"\nwall time    {seconds:.0f} s, peak memory {peak_gib:.1f} GiB")
     print(f"cache        {hits} of {hits + misses} results of cacheable tasks were there already")
     print(f"report       {newest}")

@@ -60,7 +60,8 @@ def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSet
     check_context(directory, data.context_tokens)
     tokenizer = policy.load_tokenizer(directory, data.trust_remote_code)
     loaded, evaluation = (
-        prompts.load_prompts(artifacts.fetch(name), tokenizer, data) for name in (data.prompts, data.evaluation_prompts)
+        prompts.load_prompts(artifacts.fetch(text), tokenizer, data, field=field, source_name=text)
+        for field, text in (("data.prompts", data.prompts), ("data.evaluation_prompts", data.evaluation_prompts))
     )
     training = prompts.hold_out(loaded, evaluation.table)
     _report_rejected([*training.rejected, *evaluation.rejected])

@@ -29,6 +29,7 @@ def reference_logprobs(
     kl_coef: float,
     temperature: float,
     dtype: str,
+    trust_remote_code: bool,
     iteration: int,
     shard: int,
 ) -> Scored:
@@ -39,7 +40,9 @@ def reference_logprobs(
         advantage,
     )
     events = EventRecorder("reference", artifacts.device_name(), iteration, shard)
-    learner = LearnerSettings.model_validate({"kl_coef": kl_coef, "temperature": temperature, "dtype": dtype})
+    learner = LearnerSettings.model_validate(
+        {"kl_coef": kl_coef, "temperature": temperature, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    )
     if kl_coef > 0:
         with artifacts.recoverable_faults(), events.phase("logprob"):
             table = logprobs.add_reference_logprobs(table, artifacts.local_directory(reference), learner)

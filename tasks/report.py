@@ -14,7 +14,7 @@ from posttrain.report.curve import ascii_curve
 from posttrain.report.inputs import ReportInputs
 from posttrain.report.page import write_report
 from posttrain.tracking import mlflow_command
-from posttrain.tracking_values import mask_credentials
+from posttrain.tracking_credentials import mask_credentials
 from tasks import artifacts
 from tasks.artifacts import TableFile
 from tasks.pools import CPU

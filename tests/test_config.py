@@ -71,6 +71,19 @@ def test_shared_values_follow_from_one_place() -> None:
     assert settings.learner.scaling == "batch"
 
 
+@pytest.mark.parametrize("number", ['"128"', "128.0", "128"])
+def test_token_limits_are_shared_as_they_were_understood(number: str) -> None:
+    settings = resolution.resolve({}, f"{{data: {{max_prompt_tokens: {number}, max_completion_tokens: {number}}}}}")
+    assert settings.data.max_prompt_tokens == settings.learner.max_completion_tokens == 128
+    assert settings.rollout.max_model_tokens == 256
+
+
+def test_a_wrong_limit_is_blamed_on_its_own_setting() -> None:
+    with pytest.raises(ConfigErrors) as error:
+        resolution.resolve({}, "{data: {max_prompt_tokens: many}, learner: {kl_coef: -1}}")
+    assert [one.field for one in error.value.errors] == ["data.max_prompt_tokens", "learner.kl_coef"]
+
+
 def test_overrides_win_over_flat_inputs_and_json_is_yaml() -> None:
     assert resolution.resolve({"learner.kl_coef": 0.1}, '{"learner": {"kl_coef": 0.2}}').learner.kl_coef == 0.2
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "environment.py"
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the locks and so the script are for Python 3.11"),
@@ -27,14 +27,17 @@ def checkout(tmp_path):
     root = tmp_path / "a checkout"
     (root / "scripts").mkdir(parents=True)
     (root / "requirements").mkdir()
-    shutil.copy(SCRIPT, root / "scripts")
+    for name in ("environment.py", "environment_state.py"):
+        shutil.copy(SCRIPTS / name, root / "scripts")
     (root / "requirements" / "laptop.txt").write_text("# lock\nposttrain-probe==1.0\n")
     with zipfile.ZipFile(root / "posttrain_probe-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("posttrain_probe.py", "VALUE = 7\n")
+        wheel.writestr("posttrain_probe/values.py", "VALUE = 7\n")
+        wheel.writestr("posttrain_probe/__init__.py", "from posttrain_probe.values import VALUE\n")
         information = "posttrain_probe-1.0.dist-info"
         wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: posttrain-probe\nVersion: 1.0\n")
         wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        names = ("posttrain_probe.py", f"{information}/METADATA", f"{information}/WHEEL", f"{information}/RECORD")
+        files = ("posttrain_probe/values.py", "posttrain_probe/__init__.py")
+        names = (*files, f"{information}/METADATA", f"{information}/WHEEL", f"{information}/RECORD")
         wheel.writestr(f"{information}/RECORD", "".join(f"{name},,\n" for name in names))
     return root
 
@@ -58,10 +61,10 @@ def make(root, *names, **variables):
 
 def is_ready(root):
     """What the script of this checkout thinks of its environment."""
-    specification = importlib.util.spec_from_file_location("environment", root / "scripts" / "environment.py")
-    environment = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(environment)
-    return environment._is_ready({"laptop": environment._read_lock("laptop")})
+    specification = importlib.util.spec_from_file_location("environment_state", root / "scripts" / "environment_state.py")
+    state = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(state)
+    return state.is_ready({"laptop": state.read_lock("laptop")})
 
 
 def probe(root):
@@ -81,8 +84,10 @@ def test_whatever_does_not_match_the_stamp_is_not_trusted(checkout):
     assert not is_ready(checkout)
     stamp.unlink()
     assert not is_ready(checkout)
-    stamp.write_text(json.dumps({**json.loads(written), "python": "3.11.0"}))
-    assert not is_ready(checkout)
+    odd = [{**json.loads(written), "python": "3.11.0"}, {**json.loads(written), "locks": 3}, None, [], 3, {}]
+    for content in odd:
+        stamp.write_text(json.dumps(content))
+        assert not is_ready(checkout)
     stamp.write_text(written)
     assert is_ready(checkout)
 
@@ -99,6 +104,12 @@ def test_whatever_does_not_match_the_stamp_is_not_trusted(checkout):
     interpreter.rename(interpreter.with_name("gone"))
     assert not is_ready(checkout)
     interpreter.with_name("gone").rename(interpreter)
+    assert is_ready(checkout)
+
+    package = next((checkout / ".venv").glob("lib/*/site-packages/posttrain_probe"))
+    package.rename(package.with_name("gone"))  # its metadata are still there
+    assert not is_ready(checkout)
+    package.with_name("gone").rename(package)
     assert is_ready(checkout)
 
     information = next((checkout / ".venv").glob("lib/*/site-packages/posttrain_probe-*.dist-info"))
@@ -140,3 +151,51 @@ def test_an_unknown_lock_is_refused_with_the_known_ones(checkout):
     assert status == 1
     assert "'desktop'" in said
     assert "laptop" in said
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_what_stands_in_the_place_of_the_environment_is_removed_and_a_link_s_target_stays(checkout, kind):
+    place, target = checkout / ".venv", checkout / "elsewhere"
+    if kind == "link":
+        target.mkdir()
+        (target / "mine").touch()
+    if kind == "file":
+        place.touch()
+    else:
+        place.symlink_to(target)
+    (checkout / ".venv.old").symlink_to(checkout / "nowhere")  # an earlier removal left it
+    (checkout / "requirements" / "laptop.txt").write_text("posttrain-probe==2.0\n")  # not to be had: what is asked is the removal
+    status, said = make(checkout, POSTTRAIN_INSTALLER="pip")
+    assert status == 1
+    assert "making it again" in said
+    assert "Traceback" not in said
+    assert place.is_dir()
+    assert not place.is_symlink()
+    assert not (checkout / ".venv.old").is_symlink()
+    assert kind != "link" or (target / "mine").exists()
+
+
+def test_a_checkout_that_cannot_be_written_is_named_without_a_traceback(checkout):
+    (checkout / ".venv.lock").mkdir()  # also root cannot write a file there
+    status, said = make(checkout)
+    assert status == 1
+    assert f"cannot be made in {checkout}" in said
+    assert "Traceback" not in said
+
+
+def test_make_mlflow_opens_the_database_of_any_workspace(tmp_path):
+    root, workspace = tmp_path / "a check out", tmp_path / "w %20's #1"
+    (root / "scripts").mkdir(parents=True)
+    (root / "scripts" / "environment.py").touch()  # as if the environment were made
+    (root / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(SCRIPTS.parent / "Makefile", root)
+    python = root / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$PWD: $@"\n')
+    python.chmod(0o755)
+    variables = {**os.environ, "POSTTRAIN_WORKSPACE": str(workspace)}
+    command = ["make", "--no-print-directory", f"PYTHON={sys.executable}", "mlflow", "mlflow-replay"]
+    said = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [
+        f"{workspace}: -m mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///mlflow.db",
+        f"{root}: -m posttrain.tracking_replay {workspace}",
+    ]

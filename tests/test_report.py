@@ -297,3 +297,33 @@ def test_time_line_names_the_largest_phases_and_sums_up_the_rest() -> None:
     expected = "40 s from first to last; busy time: a 40 % (40 s), b 30 % (30 s), c 15 % (15 s), d 10 % (10 s), the rest 5.0 s"
     assert describe_time(events) == expected
     assert describe_time(tables.empty("EVENTS")) == ""
+
+
+def test_hostile_names_of_pools_phases_and_metrics_are_shown_and_never_obeyed() -> None:
+    rows = [event(HOSTILE[:20] + "a\u202eb\nc", "\u2066phase\x1b" + HOSTILE, 0, 2), event("pool", "other", 2, 2)]
+    metrics = metrics_table([(0, 0, "train/loss\u202e<b>", 1.0)])
+    page = render_report(ReportInputs("names", metrics=metrics, events=tables.from_rows("EVENTS", rows)))
+    assert not [character for character in page if character in "\x00\x1b\u202e\u2066\u200b"]
+    assert "U+202E" in page
+    assert "U+001B" in page
+    assert "script" not in Reader(page).elements
+    assert "train/lossU+202E&lt;b&gt; by step" in page
+
+
+def test_the_largest_numbers_can_be_drawn_together() -> None:
+    largest = [(k, k, f"train/{name}", sign * 1.7e308) for name in ("loss", "kl") for k, sign in enumerate((1, -1, 1))]
+    extremes = [evaluation(0, (0.5, -1.7e308, 1.7e308), (1.7e308, 0, 1)), evaluation(1, (-1.7e308, 0, 1), (0.5, 0.4, 0.6))]
+    samples = scored_table([{"reward": 1.7e308, "advantage": -1.7e308}, {"reward": -1.7e308, "advantage": 1.7e308}])
+    metrics = tables.concat("METRICS", [metrics_table(largest), *extremes])
+    page = render_report(ReportInputs("large", metrics=metrics, samples={0: samples}))
+    assert page.count("<svg") == 6
+    assert "advantage -1.7e+308" in page
+    assert len(ascii_curve(metrics).splitlines()) == 3
+
+
+@pytest.mark.parametrize("confidence", ["", "high", "nan", "inf", "-1", "95"])
+def test_a_confidence_that_is_no_share_is_not_explained(confidence: str) -> None:
+    metrics = evaluation(0, (0.5, 0.4, 0.6), (0.2, 0.1, 0.3))
+    text = Reader(render_report(ReportInputs("odd", {"evaluation.confidence": confidence}, metrics=metrics))).text
+    assert "The sampled pass rate is 50" in text
+    assert "In brackets" not in text

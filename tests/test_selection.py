@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pyarrow as pa
@@ -37,14 +38,14 @@ def window(table: pa.Table, settings: LoopSettings, iteration: int) -> list[str]
 
 def test_shards_split_the_window_evenly_and_share_nothing() -> None:
     table, settings = prompts(40), loop()
-    first, second = select(table, settings, 0, 0), select(table, settings, 0, 1)
+    first, second = select(table, settings, 1, 0), select(table, settings, 1, 1)
     assert len(first) == len(second) == 4
     assert not set(first) & set(second)
 
 
 def test_an_epoch_uses_every_prompt_once_and_the_next_one_another_order() -> None:
     table, settings = prompts(40), loop()
-    epochs = [[window(table, settings, 5 * epoch + index) for index in range(5)] for epoch in range(2)]
+    epochs = [[window(table, settings, 1 + 5 * epoch + index) for index in range(5)] for epoch in range(2)]
     for windows in epochs:
         assert sorted(name for names in windows for name in names) == sorted(table["prompt_id"].to_pylist())
     assert epochs[0] != epochs[1]
@@ -52,9 +53,18 @@ def test_an_epoch_uses_every_prompt_once_and_the_next_one_another_order() -> Non
 
 def test_what_does_not_fill_a_window_changes_from_epoch_to_epoch() -> None:
     table, settings = prompts(43), loop()
-    used = [{name for index in range(5) for name in window(table, settings, 5 * epoch + index)} for epoch in range(4)]
+    used = [{name for index in range(5) for name in window(table, settings, 1 + 5 * epoch + index)} for epoch in range(4)]
     assert {len(names) for names in used} == {40}
     assert len(set.union(*used)) == 43
+
+
+def test_the_first_iteration_takes_the_first_window() -> None:
+    table, settings = prompts(40), loop(seed=5)
+    shuffled = sorted(table["prompt_id"].to_pylist(), key=lambda name: hashlib.sha256(f"5:epoch:0:{name}".encode()).digest())
+    assert sorted(window(table, settings, 1)) == sorted(shuffled[:8])
+    assert sorted(window(table, settings, 5)) == sorted(shuffled[32:])
+    with pytest.raises(ConfigError, match="'iteration' = 0: the first iteration is 1"):
+        select(table, settings, 0, 0)
 
 
 def test_selection_repeats_for_a_seed_whatever_the_order_of_the_rows() -> None:
@@ -66,7 +76,7 @@ def test_selection_repeats_for_a_seed_whatever_the_order_of_the_rows() -> None:
 
 def test_no_prompt_occurs_twice_in_an_iteration_with_all_its_refills() -> None:
     table, settings = prompts(50), loop()
-    for iteration in (0, 3, 5, 17):
+    for iteration in (1, 3, 6, 17):
         names = window(table, settings, iteration)
         for refill_round in (1, 2):
             for shard in (0, 1):
@@ -78,14 +88,14 @@ def test_no_prompt_occurs_twice_in_an_iteration_with_all_its_refills() -> None:
 
 def test_a_small_set_gives_fewer_refills_never_a_second_time() -> None:
     table, settings = prompts(11), loop()
-    refills = [select(table, settings, 0, shard, refill_round, missing=4) for refill_round in (1, 2) for shard in (0, 1)]
+    refills = [select(table, settings, 1, shard, refill_round, missing=4) for refill_round in (1, 2) for shard in (0, 1)]
     assert [len(refill) for refill in refills] == [1, 1, 1, 0]  # 3 prompts outside the window
-    names = [*window(table, settings, 0), *(name for refill in refills for name in refill)]
+    names = [*window(table, settings, 1), *(name for refill in refills for name in refill)]
     assert sorted(names) == sorted(table["prompt_id"].to_pylist())
 
 
 def test_no_missing_group_means_no_rows_with_the_right_schema() -> None:
-    chosen = selection.select_prompts(prompts(40), loop(), iteration=0, shard=0, refill_round=1, num_missing_groups=0)
+    chosen = selection.select_prompts(prompts(40), loop(), iteration=1, shard=0, refill_round=1, num_missing_groups=0)
     assert chosen.num_rows == 0
     assert chosen.schema == tables.PROMPTS
 
@@ -100,10 +110,10 @@ def test_fewer_prompts_than_an_iteration_needs_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"loop.prompts_per_iteration.*only 7 prompts.*7 or less"):
         selection.check_enough(prompts(7), loop())
     with pytest.raises(ConfigError, match="only 0 prompts"):
-        select(tables.empty("PROMPTS"), loop(), 0, 0)
+        select(tables.empty("PROMPTS"), loop(), 1, 0)
 
 
 @pytest.mark.parametrize(("shard", "refill_round", "name"), [(2, 0, "shard"), (-1, 0, "shard"), (0, 3, "refill_round")])
 def test_a_position_outside_the_loop_is_refused(shard: int, refill_round: int, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        select(prompts(40), loop(), 0, shard, refill_round, missing=1)
+        select(prompts(40), loop(), 1, shard, refill_round, missing=1)

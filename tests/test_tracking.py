@@ -18,7 +18,9 @@ import pytest
 
 from posttrain import config, resolution, tables
 from posttrain.errors import ConfigError, ContractError
-from posttrain.tracking import DatasetInfo, Tracker, mask_credentials, mean_ignoring_nan, mlflow_command, mlflow_name
+from posttrain.tracking import DatasetInfo, Tracker, mean_ignoring_nan, mlflow_command, mlflow_name
+from posttrain.tracking_address import default_store, sqlite_file, store_key
+from posttrain.tracking_replay import waiting_spools
 
 mlflow = pytest.importorskip("mlflow")
 PARAMETERS = resolution.flatten(config.GrpoSettings())
@@ -293,6 +295,44 @@ def test_a_refused_operation_and_a_torn_line_are_put_aside_and_the_rest_goes_on(
     assert runs_of(client, "refused-1", "iteration")[0].data.metrics == {"train/loss": 1.0}
 
 
+def test_points_that_no_float_holds_are_left_out_and_the_others_logged(store: str, client: Any, tmp_path: Path) -> None:
+    names = ("verify/num_pass", "train/loss", "train/kl")
+    rows = [(None, name, 1e308) for name in names for _ in range(2)]
+    Tracker(store, "large", "large-1", tmp_path).log_iteration(0, metrics_table(0, rows))
+    (parent,) = runs_of(client, "large-1", "execution")
+    assert parent.data.metrics == {"train/loss": 1e308, "train/kl": 1e308}
+
+
+def test_a_start_sends_what_other_executions_of_the_store_left_behind(store: str, client: Any, tmp_path: Path) -> None:
+    for execution in ("left-1", "left-2"):  # runs that ended while the store was away
+        left = Tracker(store, "left", execution, tmp_path, f"name of {execution}")
+        left._silence.begin()  # pyright: ignore[reportPrivateUsage]
+        left.start({"a": execution})
+    other = Tracker("http://127.0.0.1:9", "left", "elsewhere-1", tmp_path)
+    other.log_iteration(0, metrics_table(0, [(0, "train/loss", 1.0)]))
+    (tmp_path / "unreadable.jsonl").write_text("[" * 100_000 + "\n5\n{}\n")
+    Tracker(store, "left", "none", tmp_path)._silence.end()  # pyright: ignore[reportPrivateUsage]
+    Tracker(store, "left", "left-3", tmp_path).start({"a": "left-3"})
+    for number in (1, 2):
+        (run,) = runs_of(client, f"left-{number}", "execution")
+        assert (run.info.run_name, run.data.params["a"]) == (f"name of left-{number}", f"left-{number}")
+    assert len(waiting_spools(tmp_path)) == 2
+    assert other.num_spooled == 1
+
+
+def test_the_replay_command_sends_a_workspace(store: str, client: Any, tmp_path: Path) -> None:
+    left = Tracker(store, "command", "command-1", tmp_path / "spool")
+    left._silence.begin()  # pyright: ignore[reportPrivateUsage]
+    left.start({"a": "1"})
+    environment = os.environ | {"MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "posttrain.tracking_replay", str(tmp_path)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, left.num_spooled) == (0, 0), ended.stderr
+    assert "sent 2 operations" in ended.stderr
+    assert not left._silence.holds()  # pyright: ignore[reportPrivateUsage]
+    assert len(runs_of(client, "command-1", "execution")) == 1
+
+
 def test_a_run_deleted_by_hand_is_made_again_and_a_deleted_experiment_restored(store: str, client: Any, tmp_path: Path) -> None:
     Tracker(store, "deleted", "deleted-1", tmp_path).start({"a": "1"})
     (run,) = runs_of(client, "deleted-1", "execution")
@@ -308,12 +348,25 @@ def test_a_run_deleted_by_hand_is_made_again_and_a_deleted_experiment_restored(s
 def test_mlflow_leaves_no_traces_in_the_process_or_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
-    tracker = Tracker("sqlite:///data/with space/mlflow.db", "traces", "traces-1", tmp_path / "spool")
+    uri = "sqlite:///data/with%20space 100%25%3F/mlflow.db?timeout=30"
+    tracker = Tracker(uri, "traces", "traces-1", tmp_path / "spool")
     tracker.start({"a": "1"})
+    assert tracker.num_spooled == 0
     assert dict(os.environ) == before
     assert mlflow.active_run() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "spool"]
-    assert list((tmp_path / "data" / "with space" / "mlartifacts").rglob("settings-*.json"))
+    (place,) = (tmp_path / "data").iterdir()
+    assert (place.name, (place / "mlflow.db").is_file()) == ("with space 100%?", True)
+    assert list((place / "mlartifacts").rglob("settings-*.json"))
+
+
+def test_the_database_of_a_workspace_has_an_address_whatever_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert sqlite_file(default_store(Path("/w %20ü#1?x"))) == Path("/w %20ü#1?x/mlflow.db")
+    assert (
+        store_key("sqlite:////a%20b/x.db?timeout=3") == store_key("sqlite:////a b/x.db") != store_key("sqlite:////a%2520b/x.db")
+    )
+    assert store_key("http://me:one@host") == store_key("http://me:two@host") != store_key("http://host")
 
 
 def test_wrong_names_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -322,6 +375,9 @@ def test_wrong_names_are_refused_before_anything_is_sent(tmp_path: Path) -> None
     assert "hunter2" not in str(refused.value)
     with pytest.raises(ConfigError, match="the run is found by it"):
         Tracker("sqlite:///x.db", "e", "it's", tmp_path)
+    for gone in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+        with pytest.raises(ConfigError, match="in memory is gone"):
+            Tracker(gone, "e", "x", tmp_path)
     tracker = Tracker("sqlite:///x.db", "e", "x", tmp_path)
     with pytest.raises(ConfigError, match="FINISHED, FAILED, KILLED"):
         tracker.finish("DONE")
@@ -330,17 +386,16 @@ def test_wrong_names_are_refused_before_anything_is_sent(tmp_path: Path) -> None
 
 
 def test_credentials_are_masked_wherever_text_is_kept(store: str, client: Any, tmp_path: Path) -> None:
-    assert (
-        mask_credentials("see postgresql+psycopg://me:p4ss@db/x and s3://b/k") == "see postgresql+psycopg://***@db/x and s3://b/k"
-    )
-    tracker = Tracker(store, "secret", "secret-1", tmp_path)
+    tracker = Tracker(store, "secret", "secret-1", tmp_path / "spool", run_name="of https://me:p4ss@host")
     tracker.start({"data.prompts": "https://me:p4ss@host/data.jsonl"}, tags={"source": "https://me:p4ss@host"})
-    tracker.log_datasets([DatasetInfo("d", "https://me:p4ss@host/data.jsonl", "x", 1)])
+    tracker.log_datasets([DatasetInfo("https://me:p4ss@host/d", "https://host/data.jsonl?token=p4ss", "x", 1)])
     (parent,) = runs_of(client, "secret-1", "execution")
-    kept = json.dumps([parent.data.params, parent.data.tags, parent.inputs.dataset_inputs[0].dataset.source])
+    dataset = parent.inputs.dataset_inputs[0].dataset
+    kept = json.dumps([parent.info.run_name, parent.data.params, parent.data.tags, dataset.name, dataset.source])
     digest = parent.data.params["settings_sha256"][:12]
     assert "p4ss" not in kept + artifact_text(client, parent, f"settings-{digest}.json", tmp_path)
     assert parent.data.params["data.prompts"] == "https://***@host/data.jsonl"
+    assert (dataset.name, json.loads(dataset.source)["uri"]) == ("https://***@host/d", "https://host/data.jsonl?token=***")
 
 
 def test_the_command_and_the_address_open_the_run(store: str, client: Any, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -53,20 +55,88 @@ def test_an_absent_server_costs_little_time_and_no_password(tmp_path: Path, capl
     assert "hunter2" not in kept
 
 
-def test_a_silent_server_is_given_up_and_then_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_given_up_and_then_left_alone_by_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")  # the user's own wish is kept
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()  # accepts connections in the kernel and never answers
-        tracker = Tracker(f"http://127.0.0.1:{listener.getsockname()[1]}", "e", "silent-1", tmp_path)
+        uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
         started = time.monotonic()
-        tracker.start({"a": "1"})
+        Tracker(uri, "e", "silent-1", tmp_path).start({"a": "1"})
         first = time.monotonic() - started
-        tracker.log_iteration(0, one_metric(0))
-        second = time.monotonic() - started - first
+        for iteration in range(5):
+            tracker = Tracker(uri, "e", "silent-1", tmp_path)  # each task makes its own
+            tracker.log_iteration(iteration, one_metric(iteration))
+            assert tracker.run_url() is None
+        Tracker(uri, "e", "silent-2", tmp_path).start({"a": "1"})  # so does the next run
+        later = time.monotonic() - started - first
     assert 1 <= first < 10
-    assert second < 0.5
-    assert tracker.num_spooled == 3
+    assert later < 1
+    assert tracker.num_spooled == 7
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Answers everything with `status` and `body`: a proxy's page, or what MLflow itself says."""
+
+    status, body = 0, b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "num_waiting"),
+    [
+        (400, b"<html>Bad Request</html>", 2),
+        (400, b'{"error": "bad request", "status": 400}', 2),
+        (400, b'{"error_code": 400, "message": "bad request"}', 2),
+        (200, b"<html>Please log in</html>", 2),
+        (200, b"{}", 2),
+        (502, b"", 2),
+        (400, b'{"error_code": "INVALID_PARAMETER_VALUE", "message": "never"}', 0),
+        (413, b"<html>Too Large</html>", 0),
+    ],
+)
+def test_only_mlflow_itself_and_the_size_can_refuse_for_good(status: int, body: bytes, num_waiting: int, tmp_path: Path) -> None:
+    handler = type("Answer", (Proxy,), {"status": status, "body": body})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tracker = Tracker(f"http://127.0.0.1:{server.server_port}", "e", "proxy-1", tmp_path)
+        tracker.start({"a": "1"})
+        server.shutdown()
+    assert tracker.num_spooled == num_waiting
+    assert len(list(tmp_path.glob("*.refused.jsonl"))) == (num_waiting == 0)
+
+
+def test_a_database_that_cannot_be_opened_is_given_up_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("mlflow.store.tracking.sqlalchemy_store")  # its import is not what is measured
+    (tmp_path / "directory.db").mkdir()
+    (tmp_path / "file").write_text("no database " * 1000)
+    started = time.monotonic()
+    for uri in ("sqlite:///{}/directory.db", "sqlite:///{}/file/mlflow.db", "sqlite:///{}/file"):
+        tracker = Tracker(uri.format(tmp_path), "e", "broken-1", tmp_path / "spool")
+        tracker.start({"a": "1"})
+        assert tracker.num_spooled == 2
+    assert time.monotonic() - started < 10  # MLflow alone would take 102 s for each
+    assert caplog.text.count("training goes on") == 3
+    assert tracker.run_url() is None
+
+
+def test_tracking_goes_on_without_a_usable_spool_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    tracker = Tracker(f"http://127.0.0.1:{free_port()}", "e", "nowhere-1", tmp_path / "file" / "spool")
+    tracker.start({"a": "1"})
+    tracker.log_iteration(0, one_metric(0))
+    tracker.finish("FAILED")
+    assert tracker.num_spooled == 4
+    assert caplog.text.count("kept in memory alone") == 1
 
 
 @contextmanager

@@ -129,6 +129,7 @@ def _collect_shard(
         kl_coef=settings.learner.kl_coef,
         temperature=settings.learner.temperature,
         dtype=settings.learner.dtype.value,
+        trust_remote_code=settings.learner.trust_remote_code,
         iteration=iteration,
         shard=shard,
     )

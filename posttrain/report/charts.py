@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from posttrain.report.curve import GREEDY, SAMPLED, Rate, rates
 from posttrain.report.drawing import COLOURS, draw
+from posttrain.report.samples import safe_label
 from posttrain.table_checks import OUTCOMES
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ WIDTH, HEIGHT = 520, 290
 SMALL_WIDTH, SMALL_HEIGHT = 340, 200
 NUM_BINS = 12
 MAX_POINTS = 300
+LARGEST = 1e300  # no axis can reach from -1e308 to 1e308: their difference is no float
 TRAIN_WORDS = ("loss", "kl", "clip", "entropy", "grad_norm", "importance")
 
 
@@ -35,7 +37,12 @@ def learning_curve(metrics: pa.Table) -> str:
         if best_of:
             k, curve = best_of
             axes.plot(
-                [r.iteration for r in curve], [r.value for r in curve], "--", color=COLOURS["muted"], lw=1.2, label=f"any of {k}"
+                [r.iteration for r in curve],
+                _drawable([r.value for r in curve]),
+                "--",
+                color=COLOURS["muted"],
+                lw=1.2,
+                label=f"any of {k}",
             )
         _percent_axis(axes)
         _whole_numbers(axes, "iteration", [rate.iteration for rate in sampled or greedy])
@@ -68,7 +75,7 @@ def outcome_shares(samples: Mapping[int, pa.Table]) -> str:
 
 def reward_distribution(samples: Mapping[int, pa.Table]) -> str:
     """How rewards are spread in each iteration: darker where more completions lie, and the mean as a line."""
-    rewards = {k: np.array([r for r in scored["reward"].to_pylist() if r is not None]) for k, scored in sorted(samples.items())}
+    rewards = {k: _drawable([r for r in scored["reward"].to_pylist() if r is not None]) for k, scored in sorted(samples.items())}
     rewards = {k: values for k, values in rewards.items() if values.size}
     if not rewards:
         return ""
@@ -131,13 +138,17 @@ def train_metrics(metrics: pa.Table) -> list[tuple[str, str]]:
 
 
 def _small(name: str, values: Mapping[int, float]) -> str:
-    steps, heights = _thinned(np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
+    steps, heights = _thinned(np.array(sorted(values)), _drawable([values[step] for step in sorted(values)]))
 
     def plot(axes: Axes) -> None:
         axes.plot(steps, heights, color=COLOURS["accent"], lw=1.6, marker="o" if len(steps) < 30 else "", markersize=3)
         _whole_numbers(axes, "optimiser step", steps)
 
-    return draw("".join(c if c.isalnum() else "-" for c in name), SMALL_WIDTH, SMALL_HEIGHT, f"{name} by step", plot)
+    return draw("".join(c if c.isalnum() else "-" for c in name), SMALL_WIDTH, SMALL_HEIGHT, f"{safe_label(name)} by step", plot)
+
+
+def _drawable(values: Sequence[float]) -> np.ndarray:
+    return np.clip(np.array(values, dtype=float), -LARGEST, LARGEST)
 
 
 def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[list[float], list[float]]:
@@ -151,11 +162,11 @@ def _plot_rates(axes: Axes, curve: list[Rate], label: str, colour: str) -> None:
     if not curve:
         return
     iterations = [rate.iteration for rate in curve]
-    lows, highs = [rate.low for rate in curve], [rate.high for rate in curve]
+    lows, highs = _drawable([rate.low for rate in curve]), _drawable([rate.high for rate in curve])
     if len(curve) == 1:
         axes.vlines(iterations, lows, highs, color=COLOURS[colour], alpha=0.35, lw=6)
     axes.fill_between(iterations, lows, highs, color=COLOURS[colour], alpha=0.16, lw=0)
-    axes.plot(iterations, [rate.value for rate in curve], "o-", color=COLOURS[colour], markersize=4, label=label)
+    axes.plot(iterations, _drawable([rate.value for rate in curve]), "o-", color=COLOURS[colour], markersize=4, label=label)
 
 
 def _largest_pass_at(metrics: pa.Table) -> tuple[int, list[Rate]] | None:

@@ -74,5 +74,5 @@ def ascii_curve(metrics: pa.Table) -> str:
 
 
 def _bar(rate: Rate) -> str:
-    low, high = (round(bound * BAR_CHARACTERS) for bound in (rate.low, rate.high))
+    low, high = (round(min(1.0, max(0.0, bound)) * BAR_CHARACTERS) for bound in (rate.low, rate.high))
     return ("#" * low + "=" * (high - low)).ljust(BAR_CHARACTERS, ".")

@@ -60,8 +60,7 @@ def _header(inputs: ReportInputs) -> str:
     ]
     headline = escape("; ".join(sentences) or "no evaluation yet")
     headline = re.sub(r"\([^)]*\)", r"<span>\g<0></span>", headline[0].upper() + headline[1:]).replace(" %", "&nbsp;%")
-    confidence = inputs.settings.get("evaluation.confidence", "")
-    note = f"In brackets the {percent(float(confidence))} interval. " if sentences and confidence else ""
+    note = _confidence_note(inputs.settings.get("evaluation.confidence", "")) if sentences else ""
     time_line = describe_time(inputs.events)
     links = "".join(
         f"<dt>{safe_html(label)}</dt><dd><code>{safe_html(text)}</code></dd>" for label, text in inputs.links.items() if text
@@ -74,6 +73,15 @@ def _header(inputs: ReportInputs) -> str:
         + (f'<dl class="links">{links}</dl>' if links else "")
         + "</header>\n"
     )
+
+
+def _confidence_note(confidence: str) -> str:
+    """Nothing when the setting is no share: it is shown as it is among the settings."""
+    try:
+        share = float(confidence)
+    except ValueError:
+        return ""
+    return f"In brackets the {percent(share)} interval. " if 0 < share < 1 else ""
 
 
 def _tiles(inputs: ReportInputs, sampled: list[Rate], greedy: list[Rate]) -> str:
@@ -130,7 +138,7 @@ def _samples(inputs: ReportInputs) -> str:
 
 def _sample(row: Row, prompts: Mapping[str, str]) -> str:
     reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3g}"
-    advantage = "" if row["advantage"] is None else f" · advantage {row['advantage']:+.2f}"
+    advantage = "" if row["advantage"] is None else f" · advantage {row['advantage']:+.3g}"
     place = f"iteration {row['iteration']} · {row['prompt_id']} · sample {row['sample_index']}"
     facts = f"{reward}{advantage} · {row['num_tokens']:,} tokens · {row['finish_reason']}"
     detail = f'<p class="muted">{safe_html(row["detail"])}</p>' if row["detail"] else ""
@@ -158,5 +166,5 @@ def _section(title: str, content: str) -> str:
 def _figure(title: str, note: str, figure: str) -> str:
     if not figure:
         return ""
-    caption = f"<b>{escape(title)}</b>" + (f" <span>{escape(note)}</span>" if note else "")
+    caption = f"<b>{safe_html(title)}</b>" + (f" <span>{escape(note)}</span>" if note else "")
     return f"<figure><figcaption>{caption}</figcaption>{figure}</figure>"

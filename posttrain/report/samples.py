@@ -80,11 +80,14 @@ def safe_html(text: str) -> str:
     return _visible(text)
 
 
+def safe_label(text: str) -> str:
+    """Untrusted text for a figure, on one line: not escaped, with hidden characters shown by code point."""
+    return "".join(f"U+{ord(character):04X}" if _is_hidden(character) or character in "\n\t" else character for character in text)
+
+
 def _visible(text: str) -> str:
-    return "".join(_visible_character(character) for character in text)
+    return "".join(f"<i>U+{ord(character):04X}</i>" if _is_hidden(character) else escape(character) for character in text)
 
 
-def _visible_character(character: str) -> str:
-    if character in _HARMLESS or unicodedata.category(character) not in _HIDDEN:
-        return escape(character)
-    return f"<i>U+{ord(character):04X}</i>"
+def _is_hidden(character: str) -> bool:
+    return character not in _HARMLESS and unicodedata.category(character) in _HIDDEN

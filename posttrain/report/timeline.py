@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from posttrain.report.curve import percent
 from posttrain.report.drawing import COLOURS, SERIES, draw
+from posttrain.report.samples import safe_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +115,7 @@ def _merge_rows(rows: Mapping[str, Mapping[str, list[Interval]]], gap: float) ->
 
 def _row_name(event: dict[str, Any]) -> str:
     name = event["pool"] if event["device"] in ("", event["pool"]) else f"{event['pool']} · {event['device']}"
-    return name if len(name) <= 32 else name[:31] + "…"
+    return safe_label(name if len(name) <= 32 else name[:31] + "…")
 
 
 def _merge(intervals: list[Interval], gap: float) -> list[Interval]:
@@ -133,7 +134,7 @@ def _legend(axes: Axes, colours: dict[str, str]) -> None:
     from matplotlib.patches import Patch
 
     named = dict(list(colours.items())[: len(SERIES) - 1])
-    handles = [Patch(color=colour, label=phase) for phase, colour in named.items()]
+    handles = [Patch(color=colour, label=safe_label(phase[:40])) for phase, colour in named.items()]
     if len(colours) > len(named):
         handles.append(Patch(color=COLOURS[SERIES[-1]], label="other"))
     axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, borderaxespad=0.2, handlelength=1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 MAX_DETAIL_CHARACTERS = 2_000
+PASS_SCORE = 0.99  # some scorers pay a little for junk; only this much counts as solved
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,19 @@
 """Judges generated Python by running it, in the sandbox, on inputs whose expected outputs never leave this process.
 
 Three modes, by the answer's `mode`:
-`expression` — the completion is one Python expression in `variable`.
+`expression` — the completion is one Python expression in `variable`; one fence or one pair of backticks around it is ignored.
 `function` — the completion defines the function `name`; every input is a list of arguments.
 `program` — the completion is a whole program; every input is its stdin, every output what it must print.
 
-In the last two modes the code is taken from the last fenced block (``` … ```) of the completion; a last block without a
-closing fence runs to the end; without any fence the whole completion is code. All cases must pass.
+In the last two modes the code is taken from a fenced block; see `fences`. `if __name__ == "__main__":` holds in mode
+program alone. All cases must pass, within `timeout_s` of running time together.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from posttrain.config import VerifySettings
@@ -22,9 +21,9 @@ from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.compare import NotJson, equal_text, equal_values, read_json
+from posttrain.verify.fences import extract_code, extract_expression
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits, SandboxResult
 
-_FENCE = re.compile(r"^ {0,3}```[^\n`]*$", re.MULTILINE)
 _KEYS = {"expression": "variable", "function": "name", "program": None}
 _REMEDY = (
     'Use {"mode": "expression", "variable": "x", "inputs": […], "outputs": […]}, {"mode": "function", "name": "solve", '
@@ -67,34 +66,33 @@ class CodeVerifier:
 
     def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
         answer = request.answer
-        source = request.completion.strip() if answer["mode"] == "expression" else extract_code(request.completion)
+        source = _extract(request.completion, answer)
         if not source.strip():
             return verdicts.unparseable("the completion holds no code")
         if answer["mode"] == "program":
             return self._judge_program(sandbox, source, answer)
         job = {key: value for key, value in answer.items() if key != "outputs"} | {"source": source}
         result = sandbox.execute(job, "", self._settings.timeout_s)
-        return _stopped(result, self._settings.timeout_s) or _judge_values(result, answer["outputs"])
+        verdict = _stopped(result, self._settings.timeout_s) or _judge_values(result, answer["outputs"])
+        return replace(verdict, seconds=result.seconds)
 
     def _judge_program(self, sandbox: Sandbox, source: str, answer: dict[str, Any]) -> Verdict:
-        deadline = time.monotonic() + self._settings.timeout_s
+        seconds, limit = 0.0, self._settings.timeout_s
         for case, (stdin, expected) in enumerate(zip(answer["inputs"], answer["outputs"], strict=True)):
-            job = {"mode": "program", "source": source}
-            result = sandbox.execute(job, stdin, max(0.001, deadline - time.monotonic()))
-            verdict = _stopped(result, self._settings.timeout_s) or _judge_text(result, expected, case)
+            if seconds >= limit:
+                return replace(verdicts.timed_out(f"{case} cases took {limit:g} s"), seconds=seconds)
+            result = sandbox.execute({"mode": "program", "source": source}, stdin, limit - seconds)
+            seconds += result.seconds
+            verdict = _stopped(result, limit) or _judge_text(result, expected, case)
             if verdict:
-                return verdict
-        return verdicts.passed(f"{len(answer['outputs'])} cases")
+                return replace(verdict, seconds=seconds)
+        return replace(verdicts.passed(f"{len(answer['outputs'])} cases"), seconds=seconds)
 
 
-def extract_code(completion: str) -> str:
-    """The code of a completion by the rule of the module's docstring."""
-    fences = list(_FENCE.finditer(completion))
-    if not fences:
-        return completion
-    last_open = (len(fences) - 1) // 2 * 2
-    end = fences[last_open + 1].start() if last_open + 1 < len(fences) else len(completion)
-    return completion[fences[last_open].end() : end]
+def _extract(completion: str, answer: dict[str, Any]) -> str:
+    if answer["mode"] == "expression":
+        return extract_expression(completion)
+    return extract_code(completion, answer.get("name"))
 
 
 def _stopped(result: SandboxResult, timeout_s: float) -> Verdict | None:

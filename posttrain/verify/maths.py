@@ -9,7 +9,11 @@ What the library leaves open is decided here (math-verify's own behaviour change
 - `2 2/3` is the mixed number 8/3; `4 10/3` is no number; Unicode minus signs are minus signs;
 - 28%, 28 percent and 0.28 are equal; 28 equals 28% only if the question asks "what percent", and an answer of 28 to
   such a question means 28%, so that neither 0.28 nor 2800% meets it;
-- units are ignored when math-verify knows them; an unevaluated sum such as 1+1 counts as its value.
+- units are ignored when math-verify knows them, but 5 km is not 5 m; an unevaluated sum such as 1+1 counts as its value;
+- `1 000 000` in a box and `1\,000\,000` anywhere are a million; 1e3 is 1000;
+- compared as text, apart from case: words, clock times (3:15), ranges (5..6), statements of inequality (\ne 5), numbers
+  side by side ({7 8}), chains such as a=b=5, and a word before a number (5 apples and 6 pears);
+- `x = 5` is 5 when its left side is a name; 2+3=5 is an equation, not 5.
 """
 
 from __future__ import annotations
@@ -23,16 +27,12 @@ from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import is_number, refuse
 from posttrain.verify.base import Verdict, VerificationRequest
-from posttrain.verify.last_number import MINUS_SIGNS
+from posttrain.verify.maths_text import BOX, last_box, normalise
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
 from posttrain.verify.scorers import judge_report, scorer_sandbox
 
 MAX_BOX_CHARACTERS = 2_000
 MAX_TAIL_CHARACTERS = 4_000
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
-_BRACES = re.compile(r"(?P<open>(?P<box>\\(?:boxed|fbox)\s{0,9})?\{)|(?P<close>\})|\\.", re.DOTALL)  # \{ and \} are text
-_MIXED = re.compile(r"(?<![\w.,/^])(?P<whole>[0-9]{1,9})[ \u00a0]+(?P<top>[0-9]{1,9})\s*/\s*(?P<bottom>[0-9]{1,9})(?![0-9/])")
-_NO_NUMBER = r"$\text{notanumber}$"
 _ASKS_PERCENT = re.compile(r"\b(?:what|which|how many)\s+per\s?cent|\b(?:as a|in)\s+per\s?cent", re.IGNORECASE)
 
 
@@ -65,7 +65,7 @@ class MathsVerifier:
     def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
         answer = str(request.answer)
         boxed = last_box(request.completion)
-        if boxed is None and _BOX.search(request.completion):
+        if boxed is None and BOX.search(request.completion):
             return verdicts.unparseable("the box is never closed")
         found = request.completion[-MAX_TAIL_CHARACTERS:] if boxed is None else boxed
         if boxed is not None and len(boxed) > MAX_BOX_CHARACTERS:
@@ -74,32 +74,8 @@ class MathsVerifier:
             return verdicts.unparseable("the completion holds no answer")
         job = {
             "expected": normalise(last_box(answer) or answer),
-            "found": normalise(found),
+            "found": normalise(found, boxed is not None),
             "boxed": boxed is not None,
             "asks_percent": bool(_ASKS_PERCENT.search(request.prompt)),
         }
         return judge_report(sandbox.execute(job, "", self._settings.timeout_s), self._settings.timeout_s)
-
-
-def last_box(text: str) -> str | None:
-    r"""The content of the last \boxed or \fbox whose braces close, or None. One pass: a completion may be hostile."""
-    opened: list[int | None] = []  # for every open brace: where its content starts if it is a box's
-    last_start, content = -1, None
-    for token in _BRACES.finditer(text):
-        if token["open"]:
-            opened.append(token.end() if token["box"] else None)
-        elif token["close"] and opened:
-            start = opened.pop()
-            if start is not None and start > last_start:
-                last_start, content = start, text[start : token.start()]
-    return content
-
-
-def normalise(text: str) -> str:
-    """Plain minus signs; mixed numbers as fractions."""
-    return _MIXED.sub(_as_fraction, text.translate({ord(sign): "-" for sign in MINUS_SIGNS}))
-
-
-def _as_fraction(match: re.Match[str]) -> str:
-    whole, top, bottom = (int(match[name]) for name in ("whole", "top", "bottom"))
-    return f"{whole * bottom + top}/{bottom}" if 0 < top < bottom else _NO_NUMBER

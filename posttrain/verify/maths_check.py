@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from posttrain.verify import maths_text, units
+
 Report = Callable[[Any], None]
 
 
@@ -17,30 +19,60 @@ def preload() -> None:
 
 
 def run(job: dict[str, Any], report: Report) -> int:
-    """Reports a score, an unparseable completion, or a fault of our own."""
-    expected = _parse_answer(job["expected"])
-    if expected is None:
-        report({"fault": f"the dataset's answer {job['expected'][:200]!r} cannot be parsed"})
-        return 1
+    """Reports `ready` once the expected answer is understood, then a score or why the completion has none."""
     try:
-        found = _parse_answer(job["found"]) if job["boxed"] else _parse(job["found"])
-        if found is None:
-            report({"unparseable": "no mathematical answer found"})
-            return 0
-        equal = _equal_with_percent(expected, found, job["asks_percent"])
+        understood = maths_text.is_text(job["expected"]) or _equals_itself(job["expected"])
+        problem = "cannot be parsed"
+    except Exception as error:
+        understood, problem = False, f"cannot be judged: {type(error).__name__}: {error}"
+    if not understood:
+        report({"fault": f"the dataset's answer {job['expected'][:200]!r} {problem}"[:500]})
+        return 1
+    report({"ready": True})
+    try:
+        report(_judge(job))
     except BaseException as error:
-        return _report_exception(expected, error, report)
-    report({"score": float(equal), "detail": f"expected {expected}, found {found}"[:500]})
+        report({"unparseable": f"math-verify cannot handle it ({type(error).__name__})"})
     return 0
 
 
-def _report_exception(expected: Any, error: BaseException, report: Report) -> int:
-    """The library failed on this completion; if it also fails without it, the fault is not the completion's."""
-    if _equal(expected, expected):
-        report({"unparseable": f"math-verify cannot handle it ({type(error).__name__})"})
-        return 0
-    report({"fault": f"math-verify failed: {type(error).__name__}: {error}"[:500]})
-    return 1
+def _equals_itself(text: str) -> bool:
+    expected = _parse_answer(text)
+    return expected is not None and _equal(expected, expected)
+
+
+def _judge(job: dict[str, Any]) -> dict[str, Any]:
+    expected, found = job["expected"], job["found"]
+    stated = maths_text.stated_last(found)
+    if maths_text.is_text(expected) or (job["boxed"] and maths_text.is_text(stated)):
+        return _score(maths_text.equal_as_text(expected, stated), expected, stated)
+    if units.contradict(expected, found):
+        return _score(False, expected, found)
+    if not job["boxed"]:
+        return _compare(expected, _parse(maths_text.without_false_values(found)), job["asks_percent"])
+    aligned = maths_text.align_equations(expected, stated)
+    if aligned is None:
+        return _score(False, expected, found)
+    expected, found = units.without_units(*aligned)
+    return _compare(expected, _parse_answer(found), job["asks_percent"])
+
+
+def _compare(expected_text: str, found: Any, asks_percent: bool) -> dict[str, Any]:
+    if found is None:
+        return {"unparseable": "no mathematical answer found"}
+    expected = _parse_answer(expected_text)
+    return _score(_equal_with_percent(expected, found, asks_percent), expected, found)
+
+
+def _score(equal: bool, expected: Any, found: Any) -> dict[str, Any]:
+    return {"score": float(equal), "detail": f"expected {_show(expected)}, found {_show(found)}"}
+
+
+def _show(value: Any) -> str:
+    try:
+        return str(value)[:240]
+    except Exception:  # nested too deeply to print
+        return f"a {type(value).__name__}"
 
 
 def _parse_answer(text: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import sys
 import threading
@@ -35,13 +36,13 @@ def run(job: dict[str, Any], report: Report) -> int:
     """Runs `job["source"]` in its mode and returns the exit status of the process."""
     sys.set_int_max_str_digits(0)
     try:
-        code = compile(job["source"], "<completion>", "eval" if job["mode"] == "expression" else "exec")
+        code = compile(job["source"], "<completion>", "eval" if job["mode"] == "expression" else "exec", dont_inherit=True)
     except _CANNOT_COMPILE as error:
         report({"unparseable": _describe(error)})
         return 1
-    main = types.ModuleType("__main__")
-    sys.modules["__main__"] = main
-    return _MODES[job["mode"]](job, code, main.__dict__, report)
+    module = types.ModuleType("__main__" if job["mode"] == "program" else "completion")
+    sys.modules[module.__name__] = module
+    return _MODES[job["mode"]](job, code, module.__dict__, report)
 
 
 def _run_expression(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
@@ -74,7 +75,7 @@ def _report_each(inputs: list[Any], compute: Callable[[Any], Any], report: Repor
 def _run_program(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
     try:
         status = _exit_status(code, names)
-        _end_interpreter()
+        _end_interpreter(names)
     except BaseException as error:
         report({"error": _describe(error)})
         with contextlib.suppress(BaseException):
@@ -83,11 +84,20 @@ def _run_program(job: dict[str, Any], code: types.CodeType, names: dict[str, Any
     return status
 
 
-def _end_interpreter() -> None:
-    """What the interpreter does at its end: waits for threads, runs the exit functions, writes what is buffered."""
+def _end_interpreter(names: dict[str, Any]) -> None:
+    """What the interpreter does at its end: waits for threads, runs exit functions, drops objects, writes what is buffered."""
     threading._shutdown()  # type: ignore[attr-defined]  # no public name exists
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-    sys.stdout.flush()
+    _flush(sys.stdout)
+    names.clear()
+    gc.collect()  # a file that nobody closed writes its buffer when it goes
+    _flush(sys.stdout)
+    _flush(sys.__stdout__)
+
+
+def _flush(stream: Any) -> None:
+    if stream is not None and not getattr(stream, "closed", False):
+        stream.flush()
 
 
 def _exit_status(code: types.CodeType, names: dict[str, Any]) -> int:

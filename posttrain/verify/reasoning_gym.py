@@ -18,7 +18,7 @@ from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
 from posttrain.verify.scorers import judge_report, scorer_sandbox
 
 _EVALUATES = "its scorer evaluates the completion's text as code, so the completion could set its own score"
-_REFUSED = {
+REFUSED = {
     **dict.fromkeys(
         (
             "countdown", "puzzle24", "polynomial_multiplication", "simple_integration", "intermediate_integration",
@@ -26,7 +26,17 @@ _REFUSED = {
         ),
         _EVALUATES,
     ),
+    **dict.fromkeys(
+        ("boxnet", "propositional_logic", "rubiks_cube", "rush_hour"),
+        "its items hold no answer of their own, so that nothing shows whether its scorer works",
+    ),
+    **dict.fromkeys(
+        ("arc_agi", "rearc", "graph_color"), "its scorer needs tuples or keys that are numbers, which no JSON holds"
+    ),
     "game_of_life_halting": "its scorer gives full reward to any text",
+    "complex_arithmetic": "its scorer gives full reward to nan",
+    "coin_flip": "its scorer gives full reward to 0 for any small probability",
+    "composite": "its scorer needs the parts that it was made of, which no item names",
 }  # fmt: skip
 _REMEDY = 'Use {"dataset": "chain_sum", "entry": {"question": …, "answer": …, "metadata": {…}}}, as the generator made it.'
 
@@ -47,8 +57,8 @@ class ReasoningGymVerifier:
         name, entry = (require_keys(answer, ("dataset", "entry"), _REMEDY)[key] for key in ("dataset", "entry"))
         if not isinstance(name, str) or name not in self._datasets():
             raise refuse("answer.dataset", name, "reasoning-gym has no such generator", _REMEDY)
-        if name in _REFUSED:
-            raise refuse("answer.dataset", name, _REFUSED[name], "Choose another generator, or judge its answers with exact.")
+        if name in REFUSED:
+            raise refuse("answer.dataset", name, REFUSED[name], "Choose another generator, or judge its answers with exact.")
         if not isinstance(entry, dict) or not {"question", "answer", "metadata"} <= entry.keys():
             raise refuse("answer.entry", entry, "it is not an item with question, answer and metadata", _REMEDY)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
+
+from posttrain.verify.base import PASS_SCORE
 
 Report = Callable[[Any], None]
 
@@ -16,29 +19,33 @@ def preload() -> None:
 
 
 def run(job: dict[str, Any], report: Report) -> int:
-    """Reports the score of `job["text"]`, an unparseable completion, or a fault of the scorer or the entry."""
+    """Reports `ready` once the scorer accepts the item's own answer, then the score of `job["text"]` or why there is none."""
     import reasoning_gym
 
     entry = job["entry"]
     try:
         dataset = reasoning_gym.create_dataset(job["dataset"], size=1, seed=0)
+        if not _accepts(dataset, entry["answer"], entry):
+            raise ValueError(f"the scorer refuses the item's own answer {entry['answer']!r}")
     except Exception as error:
-        report({"fault": f"the generator cannot be made: {type(error).__name__}: {error}"[:500]})
+        report({"fault": f"{type(error).__name__}: {error}"[:500]})
         return 1
+    report({"ready": True})
     try:
-        score = float(dataset.score_answer(answer=job["text"], entry=entry))
-    except BaseException as error:
-        return _report_exception(dataset, entry, error, report)
+        score = _score(dataset, job["text"], entry)
+    except BaseException as error:  # some scorers raise on junk
+        report({"unparseable": f"the scorer raised {type(error).__name__}"})
+        return 0
     report({"score": score, "detail": f"score {score:g}; expected {entry['answer']}"[:500]})
     return 0
 
 
-def _report_exception(dataset: Any, entry: dict[str, Any], error: BaseException, report: Report) -> int:
-    """Some scorers raise on junk; one that cannot score the entry's own answer is at fault itself."""
-    try:
-        accepts_own = entry["answer"] is not None and dataset.score_answer(answer=entry["answer"], entry=entry) >= 0.99
-    except BaseException:
-        accepts_own = False
-    kind = "unparseable" if accepts_own else "fault"
-    report({kind: f"the scorer raised {type(error).__name__}: {error}"[:500]})
-    return 0 if accepts_own else 1
+def _accepts(dataset: Any, answer: Any, entry: dict[str, Any]) -> bool:
+    """Whether the scorer of `dataset` counts `answer` as solving `entry`."""
+    return _score(dataset, answer, entry) >= PASS_SCORE
+
+
+def _score(dataset: Any, answer: Any, entry: dict[str, Any]) -> float:
+    """From 0 to 1; what is no number counts as 0."""
+    score = float(dataset.score_answer(answer=answer, entry=entry))
+    return 0.0 if math.isnan(score) else min(1.0, max(0.0, score))

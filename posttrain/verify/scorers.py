@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from posttrain.config import VerifySettings
 from posttrain.verify import verdicts
-from posttrain.verify.answers import is_number
-from posttrain.verify.base import Verdict
+from posttrain.verify.base import PASS_SCORE, Verdict
 from posttrain.verify.compare import NotJson, read_json
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits, SandboxResult
-
-PASS_SCORE = 0.99  # some scorers pay a little for junk; only this much counts as solved
 
 
 def scorer_sandbox(entry: str, limits: SandboxLimits, settings: VerifySettings, num_requests: int) -> Sandbox:
@@ -24,18 +21,26 @@ def scorer_sandbox(entry: str, limits: SandboxLimits, settings: VerifySettings, 
 
 
 def judge_report(result: SandboxResult, timeout_s: float) -> Verdict:
-    """The verdict on what a scorer reported: `score` in [0, 1], `unparseable`, or `fault`; silence is a fault."""
-    if result.ended == "timeout" or (not result.reports and result.exit_status in (-9, -24)):  # CPU limit: SIGKILL, SIGXCPU
-        return verdicts.timed_out(f"stopped after {timeout_s:g} s")
+    """The verdict on what a scorer reported.
+
+    First it says `ready`: the dataset's answer is one that it can judge, so that whatever goes wrong from there on is the
+    completion's doing; before, it is a `fault`. Then it says `score` in [0, 1], or `unparseable`.
+    """
+    return replace(_judge_report(result, timeout_s), seconds=result.seconds)
+
+
+def _judge_report(result: SandboxResult, timeout_s: float) -> Verdict:
     try:
-        report = read_json(result.reports[0]) if result.reports else {}
+        reports = [read_json(line) for line in result.reports]
     except NotJson as error:
-        report = {"fault": str(error)}
-    detail = str(report.get("detail", ""))
-    if "unparseable" in report:
-        return verdicts.unparseable(str(report["unparseable"]))
-    score = report.get("score")
-    if not is_number(score) or not (math.isfinite(score) and 0 <= score <= 1):
-        silence = f"the scorer gave no score from 0 to 1 ({score}, status {result.exit_status})"
-        return verdicts.errored(str(report.get("fault", silence)))
-    return verdicts.passed(detail, float(score)) if score >= PASS_SCORE else verdicts.failed(detail, float(score))
+        return verdicts.errored(str(error))
+    ready = {"ready": True} in reports
+    report = reports[-1] if reports and reports[-1] != {"ready": True} else {}
+    if not report and (result.ended == "timeout" or result.exit_status in (-9, -24)):  # CPU limit: SIGKILL, SIGXCPU
+        return verdicts.timed_out(f"stopped after {timeout_s:g} s")
+    if "score" in report:
+        detail, score = str(report.get("detail", "")), float(report["score"])
+        return verdicts.passed(detail, score) if score >= PASS_SCORE else verdicts.failed(detail, score)
+    if ready:
+        return verdicts.unparseable(str(report.get("unparseable", f"the scorer broke off on it (status {result.exit_status})")))
+    return verdicts.errored(str(report.get("fault", f"the scorer said nothing (status {result.exit_status})")))

@@ -47,7 +47,10 @@ def clean(detail: str) -> str:
 
 
 def guarded(check_answer: Callable[[Any], None], judge: Judge) -> Judge:
-    """`judge` that times itself and turns a fault of its own, or an answer of the wrong shape, into outcome `error`."""
+    """`judge` that turns a fault of its own, or an answer of the wrong shape, into outcome `error`.
+
+    Seconds are those that `judge` states, of the executions alone, else those it took.
+    """
 
     def judge_safely(request: VerificationRequest) -> Verdict:
         started = time.monotonic()
@@ -60,7 +63,7 @@ def guarded(check_answer: Callable[[Any], None], judge: Judge) -> Judge:
             verdict = errored(str(error))
         except Exception as error:  # any fault of a verifier costs one verdict, never the shard and never a reward of 0
             verdict = errored(f"{type(error).__name__}: {error}")
-        return replace(verdict, seconds=time.monotonic() - started)
+        return verdict if verdict.seconds else replace(verdict, seconds=time.monotonic() - started)
 
     return judge_safely
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from posttrain.config import VerifySettings
-from posttrain.verify.code import extract_code
 from posttrain.verify.compare import NotJson, equal_text, equal_values, read_json
+from posttrain.verify.fences import extract_code, extract_expression
 from tests.verify.judging import judge, outcomes
 
 DOUBLE = {"mode": "expression", "variable": "x", "inputs": [1, 2, -3], "outputs": [2, 4, -6]}
@@ -113,23 +113,77 @@ def test_the_time_limit_holds_for_all_cases_together() -> None:
     ("completion", "code"),
     [
         ("print(1)", "print(1)"),
-        ("```python\nfirst\n```\ntext\n```\nlast\n```\nbye", "\nlast\n"),
+        ("```py\nfirst\n```\ntext\n```python\nlast\n```\nbye", "\nlast\n"),
         ("so:\n```py\ncut off", "\ncut off"),
         ("```a\n1\n```\n```b\n2", "\n2"),
         ("inline ``` is no fence", "inline ``` is no fence"),
         ("```python\r\nx\r\n```\r\n", "\nx\r\n"),
         ("```\n```", "\n"),
+        ("~~~python\n```\n~~~", "\n```\n"),
+        ("````python\n'''\n```\n'''\n````\nbye", "\n'''\n```\n'''\n"),
+        ("1. so:\n   ```python\n   if x:\n       y\n   ```", "\nif x:\n    y\n"),
+        ("```python\ncode\n```\nIt prints:\n```\n5\n```\n```text\n6\n```", "\ncode\n"),
+        ("```\ncode\n```\n```text\n6\n```", "\ncode\n"),
+        ("<think>\n```python\ndraft\n```\n</think>\ncode", "\ncode"),
     ],
 )
 def test_the_last_fenced_block_is_the_code(completion: str, code: str) -> None:
     assert extract_code(completion) == code
 
 
+def test_the_block_that_defines_the_wanted_function_is_the_code() -> None:
+    parts = [
+        "```python\ndef solve(a):\n    return a\n```",
+        "```python\ndef solve(a):\n    return -a\n```",
+        "```python\nprint(solve(1))\n```",
+    ]
+    assert extract_code("\n".join(parts), "solve") == "\ndef solve(a):\n    return -a\n"
+    assert extract_code("\n".join(parts), "other") == "\nprint(solve(1))\n"
+    assert extract_code("```python\nsolve = abs\n```\n```python\nsolve == abs\n```", "solve") == "\nsolve = abs\n"
+
+
+@pytest.mark.parametrize(
+    ("completion", "expression"),
+    [
+        (" x * 2\n", "x * 2"), ("`x * 2`", "x * 2"), ("```python\nx * 2\n```", "x * 2"), ("~~~\nx\n~~~\n", "x"), ("<think>x</think> x * 2", "x * 2"),
+        ("`x` + `y`", "`x` + `y`"), ("it is `x`", "it is `x`"), ("```\nx\n```\n```\ny\n```", "```\nx\n```\n```\ny\n```"), ("```\nx", "```\nx"),
+        ("```\nx\n```\nbye", "```\nx\n```\nbye"), ("``", "``"),
+    ],
+)  # fmt: skip
+def test_one_fence_or_pair_of_backticks_around_an_expression_is_ignored(completion: str, expression: str) -> None:
+    assert extract_expression(completion) == expression
+
+
+def test_nothing_of_our_modules_reaches_the_code() -> None:
+    """Our own `from __future__ import annotations` made every annotation of a completion a text."""
+    annotated = "def solve(x: int): return str(solve.__annotations__['x'])"
+    assert outcomes("code", [(annotated, function(([1], "<class 'int'>")))]) == ["pass"]
+
+
+def test_a_main_block_runs_in_mode_program_alone() -> None:
+    main = "def solve(x): return x\nif __name__ == '__main__':\n    print(solve(int(input())))"
+    stored = "from dataclasses import dataclass\n@dataclass\nclass Pair:\n    x: int\ndef solve(x): return Pair(x).x"
+    pairs = [(main, function(([1], 1))), (main, program(("1", "1"))), (stored, function(([1], 1)))]
+    assert outcomes("code", pairs) == ["pass"] * 3
+
+
+def test_what_a_program_leaves_unflushed_is_written_at_its_end() -> None:
+    programs = [
+        "out = open(1, 'w')\nout.write('1 2')",
+        "import sys\nprint('1 2')\nsys.stdout.close()",
+        "import sys\nsys.stdout = open(1, 'w')\nprint('1 2')",
+        "import sys\nprint(1)\nsys.stdout.flush()\nsys.stdout = None\nopen(1, 'w', closefd=False).write('2')",
+        "class Last:\n    def __del__(self): print(2)\nlast = Last()\nprint(1)",
+        "import io, os, sys\nbuffer = io.StringIO()\nsys.stdout = buffer\nprint('1 2')\nos.write(1, buffer.getvalue().encode())",
+    ]
+    assert outcomes("code", [(source, program(("", "1 2"))) for source in programs]) == ["pass"] * len(programs)
+
+
 @pytest.mark.parametrize(
     ("expected", "found", "equal"),
     [
         (1, 1, True), (1, True, False), (True, 1, False), (True, True, True), (0, False, False), (0, None, False), (None, None, True), (1, 1.0, True),
-        (1, 1.0000000001, False), (1.0, 1, True), (0.3, 0.1 + 0.2, True), (1.0, 1 + 2e-9, False), (0.0, 1e-300, False), (1.5, 10**400, False),
+        (1, 1.0000000001, False), (1.0, 1, True), (0.3, 0.1 + 0.2, True), (1.0, 1 + 2e-9, False), (0.0, 1e-300, True), (0.0, 1e-10, True), (0.0, 2e-9, False), (-1e-10, 0.0, True), (1.5, 10**400, False),
         ("1", 1, False), ("a", "a", True), ([1, 2], [1, 2], True), ([1, 2], [2, 1], False), ([1], [1, 1], False), ([1], [True], False),
         ({"a": 1}, {"a": 1.0}, True), ({"a": 1}, {"b": 1}, False), ([], {}, False), (10**30, 10**30 + 1, False),
     ],
@@ -144,6 +198,7 @@ def test_equality_of_values(expected: object, found: object, equal: bool) -> Non
         ("1 2", "1   2\n", True), ("1 2", "12", False), ("1.0", "1", True), ("1", "1.0", False), ("0.333333333333", "0.333333", True),
         ("1e-7", "0", True), ("0", "1e-7", False), ("1000000.0", "1000000.5", True), ("100.0", "100.5", False), ("inf", "inf", True),
         ("1.0", "nan", False), ("1.0", "1_0", False), ("", "\n\n", True), ("", "x", False), ("yes", "Yes", False), ("1.5", "१.५", False),
+        ("0." + "3" * 398, "0." + "3" * 397, True), ("0." + "3" * 399, "0." + "3" * 398, False), ("0." + "3" * 399, "0." + "3" * 399, True),
     ],
 )  # fmt: skip
 def test_equality_of_printed_text(expected: str, found: str, equal: bool) -> None:

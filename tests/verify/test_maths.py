@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from posttrain.verify.maths import last_box, normalise
+from posttrain.verify.maths_text import last_box, normalise
 from tests.verify.judging import judge, outcomes
 
 PASSES = [
@@ -17,14 +17,30 @@ PASSES = [
     (r"so \boxed{12}, no wait, \boxed{13}", "13"), (r"\boxed{13} and then \boxed{\frac{1}{", "13"), (r"\boxed{2 2/3}", r"\frac{8}{3}"),
     (r"\boxed{2\frac{2}{3}}", "8/3"), (r"\boxed{0.5}", "1/2"), (r"\boxed{[0,1)}", "[0,1)"), (r"\boxed{x^2+2x+1}", "(x+1)^2"),
     ("The final answer is $3\\sqrt{2}$.", r"3\sqrt{2}"), ("1+1", 2), (r"\boxed{5}", r"the answer is \boxed{5}"),
+    ("1e3", 1000), (r"\boxed{-1e-3}", "-0.001"), (r"\boxed{1 000 000}", "1000000"), (r"It is 5\,000 km", "5000"), (r"\boxed{2\ 2/3}", "8/3"),
+    (r"\boxed{1{,}000}", 1000), (r"\boxed{1 000/3}", "1000/3"), (r"\boxed{\frac 1 2}", "0.5"), (r"\boxed{3:4}", "3/4"),
+    (r"\boxed{x=5}", 5), (r"\boxed{\log_2 8}", 3), (r"The answer is $\text{Evelyn}$.", "Evelyn"), (r"\boxed{70}", r"70 \text{ square inches}"),
+     (r"\boxed{Answer: 5}", 5), (r"\boxed{\text{Area} = 5}", 5), (r"\boxed{f(x)=3}", 3), ("5", "x=5"), (r"\boxed{y=2x+1}", "y=2x+1"),
+    (r"\boxed{x=1 \text{ or } x=2}", "1, 2"), (r"\boxed{5 km}", "5"), (r"\boxed{5}", "5 km"), (r"\boxed{5 km}", "5 kilometers"),
+    (r"\boxed{5\text{ m}^2}", "5 square meters"), (r"\boxed{5 dollars}", "5"), (r"\boxed{\text{Paris}}", "paris"), (r"\boxed{3:15}", "3:15"),
+    ("At 3:15 there are 7.", "7"), ("It is late. The answer is 3:15.", "3:15"), (r"\boxed{x \neq 5}", r"x\ne 5"), ("x \u2260 5, so it is 3", 3),
+    (r"\boxed{\begin{pmatrix}1 & 2 \\ 3 & 4\end{pmatrix}}", r"\begin{pmatrix} 1&2\\3&4 \end{pmatrix}"), ("5 or 6", "6"),
 ]  # fmt: skip
 FAILS = [
     ("2 2/3", "2"), ("4 10/3", "10"), ("4 10/3", "4"), ("28", "28%"), ("2800%", "28%"), ("0.28", "28"), ("28%", "28"),
     (r"so \boxed{12}, no wait, \boxed{13}", "12"), (r"\boxed{[0,1]}", "[0,1)"), (r"\boxed{\frac{1}{3}}", "3"), (r"\boxed{5}", "-5"),
+    (r"\boxed{{7 8}}", "15"), (r"\boxed{7 8}", "56"), (r"\boxed{7 8}", "78"), (r"\boxed{1 2 3}", "6"), (r"\boxed{3:15}", "1/5"), (r"\boxed{Pairs}", "Paris"),
+    (r"\boxed{a=b=5}", "5"), (r"\boxed{2+3=5}", "5"), (r"\boxed{x+1=5}", "5"), (r"\boxed{5=5}", "5"), (r"\boxed{5..6}", "5"), (r"\boxed{\ne 5}", "5"),
+    (r"\boxed{5 apples and 6 pears}", "5"), (r"\boxed{5 apples and 6 pears}", "6"), ("5 apples and 6 pears", "5"), ("5 or 6", "5"),
+    (r"\boxed{5 km}", "5 m"), (r"\boxed{5 m}", r"5\text{ m}^2"), ("It is 5 km.", "5 m"),
 ]  # fmt: skip
 UNPARSEABLE = [
     (r"thus \boxed{\frac{1}{3", "1/3"),
     ("no idea", "1"),
+    ("5..6", "5"),
+    (r"\ne 5", "5"),
+    ("3:15", "3"),
+    ("$7 8$", "15"),
     (r"\boxed{}", "1"),
     (r"\boxed{" + "1+" * 2_000 + "1}", "2001"),
 ]
@@ -53,6 +69,12 @@ def test_an_answer_of_the_dataset_that_cannot_be_parsed_is_an_error_not_a_zero()
     (verdict,) = judge("maths", [("5", "$@!")])
     assert (verdict.outcome, verdict.reward) == ("error", None)
     assert "'$@!' cannot be parsed" in verdict.detail
+
+
+def test_no_nesting_makes_a_completion_an_error() -> None:
+    wrappers = (("(", ")"), ("{", "}"), ("-", ""), (r"\sqrt{", "}"), ("x^{", "}"))
+    nested = [(r"\boxed{" + start * depth + "1" + end * depth + "}", "1") for start, end in wrappers for depth in (50, 330)]
+    assert "error" not in outcomes("maths", nested)
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.verify.reasoning_gym import extract_answer
+from posttrain.verify.reasoning_gym import REFUSED, extract_answer
+from posttrain.verify.reasoning_gym_check import run
 from tests.verify.judging import judge
 
 
@@ -38,6 +39,40 @@ def test_scores_of_the_generators() -> None:
     ]  # fmt: skip
     found = judge("reasoning_gym", [(completion, answer) for completion, answer, _, _ in expected])
     assert [(verdict.outcome, verdict.reward) for verdict in found] == [(outcome, reward) for _, _, outcome, reward in expected]
+
+
+JUNK = ("nan", "inf", "-inf", "1e400", "0", "junk", "zq zq", "[]", "()", "{}", "[[0]]", "-987654321", ".", "a\nb", "9" * 5_000)
+
+
+def reports_of(name: str, entry: dict[str, Any], text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    run({"dataset": name, "entry": entry, "text": text}, found.append)
+    return found
+
+
+def is_zero(text: Any) -> bool:
+    try:
+        return float(text) == 0
+    except (TypeError, ValueError):
+        return False
+
+
+@pytest.mark.slow
+def test_every_generator_that_is_not_refused_tells_its_own_answer_from_junk() -> None:
+    from reasoning_gym.factory import DATASETS
+
+    assert set(DATASETS) > REFUSED.keys()
+    wrong: list[tuple[str, str, object]] = []
+    for name in sorted(set(DATASETS) - REFUSED.keys()):
+        entry = item(name)["entry"]
+        right, *others = [reports_of(name, entry, text) for text in (entry["answer"], *JUNK)]
+        if right[-1].get("score", 0) < 0.99:
+            wrong.append((name, "its own answer", right))
+        for text, found in zip(JUNK, others, strict=True):
+            paid = found[-1].get("score", 0) >= 0.99 and not (text == "0" and is_zero(entry["answer"]))
+            if found[0] != {"ready": True} or paid:
+                wrong.append((name, text[:20], found))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.verify.sandbox.isolation import Refused, is_refusal
 from posttrain.verify.sandbox.pool import Sandbox, SandboxFault, SandboxLimits
 from tests.verify import hostile
 from tests.verify.judging import judge
@@ -37,7 +39,13 @@ def solve(body, expected):
     answer = {"mode": "function", "name": "solve", "inputs": [[1]], "outputs": [expected]}
     return "def solve(x):\\n    " + body, answer
 pairs = [solve("return x + 1", 2), solve("import subprocess; subprocess.run(['true']); return 1", 1), solve("import socket; socket.socket(); return 1", 1),
-         solve("open('/tmp/new', 'w'); return 1", 1), solve("while True: pass", 1), solve("return len(bytearray(10 ** 10))", 1)]
+         solve("open('/tmp/new', 'w'); return 1", 1), solve("while True: pass", 1), solve("return len(bytearray(10 ** 10))", 1),
+         solve("import os, ctypes; return ctypes.CDLL(None).syscall(234, os.getppid(), os.getppid(), 0)", 0),
+         solve("import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE); return 1", 1),
+         solve("import fcntl, os; fcntl.fcntl(1, fcntl.F_SETOWN, os.getppid()); return 1", 1),
+         solve("import fcntl; fcntl.fcntl(1, fcntl.F_SETSIG, 9); return 1", 1),
+         solve("import fcntl, resource; fcntl.fcntl(1, fcntl.F_GETFL); return resource.getrlimit(resource.RLIMIT_CORE)[0]", 0),
+         solve("import signal; seen = []; signal.signal(10, lambda *a: seen.append(1)); signal.raise_signal(10); return seen", [1])]
 try:
     print(json.dumps([verdict.outcome for verdict in judge("code", pairs, settings=VerifySettings(timeout_s=1.0, sandbox=sys.argv[1]))]))
 except VerificationError as error:
@@ -105,6 +113,68 @@ def test_a_child_that_cannot_be_isolated_is_a_fault_not_a_verdict() -> None:
         sandbox.execute(job("return x"), "", 5.0)
 
 
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_what_the_starting_process_inherits_or_sets_changes_no_verdict(umask: int) -> None:
+    """With umask 077 a root's server made a root directory that its unprivileged programs could not enter."""
+    script = (
+        "import os, signal\nfrom tests.verify.judging import judge\n"
+        f"os.umask({umask})\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
+        "source = 'import colorsys, signal\\ndef solve(x): return sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))'\n"
+        "answer = {'mode': 'function', 'name': 'solve', 'inputs': [[1]], 'outputs': [[]]}\n"
+        "print(judge('code', [(source, answer)])[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "outcome='pass'" in done.stdout, done.stdout + done.stderr
+
+
+def test_libraries_that_the_programs_user_may_not_read_are_a_fault_not_a_verdict(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir(mode=0o000)
+    with (
+        Sandbox(ENTRY, SandboxLimits(), packages=[str(packages)], num_workers=1) as sandbox,
+        pytest.raises(SandboxFault, match=f"may not read {packages}"),
+    ):
+        sandbox.execute(job("return x"), "", 5.0)
+
+
+def test_a_time_limit_met_before_the_program_begins_is_a_timeout_not_a_fault() -> None:
+    with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as sandbox:
+        assert sandbox.execute(job("return x"), "", 1e-9).ended == "timeout"
+
+
+def test_an_endless_time_limit_is_possible() -> None:
+    with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as sandbox:
+        assert values(sandbox.execute(job("return x"), "", 1e12).reports) == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (Refused("user namespaces"), True), (PermissionError(errno.EPERM, "x"), True), (OSError(errno.ENOSYS, "x"), True), (OSError(errno.EMFILE, "x"), False),
+        (BlockingIOError(errno.EAGAIN, "x"), False), (ChildProcessError(errno.ECHILD, "x"), False), (OSError(errno.ENOMEM, "x"), False), (ValueError(), False),
+    ],
+)  # fmt: skip
+def test_only_what_the_kernel_forbids_is_a_refusal(error: Exception, refused: bool) -> None:
+    assert is_refusal(error) is refused
+
+
+def test_a_shortage_at_the_start_is_a_fault_not_a_refusal() -> None:
+    """Four descriptors are too few for isolation; told as a refusal it would advise the weak sandbox."""
+    script = (
+        "import resource\nfrom posttrain.verify.sandbox import pool\n"
+        "import subprocess\n"
+        "start = subprocess.Popen.__init__\n"
+        "def limited(self, *a, **k): start(self, *a, **k, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)))\n"
+        "subprocess.Popen.__init__ = limited\n"
+        f"with pool.Sandbox({ENTRY!r}, pool.SandboxLimits(), num_workers=1) as sandbox:\n"
+        f"    try: sandbox.execute({job('return x')!r}, '', 5.0)\n"
+        "    except pool.SandboxFault as error: print('fault', error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("fault"), done.stderr
+    assert "Too many open files" in done.stdout
+
+
 def test_the_end_of_the_using_process_ends_its_sandbox() -> None:
     script = (
         "import os, signal\nfrom posttrain.verify.sandbox.pool import Sandbox, SandboxLimits\n"
@@ -147,7 +217,20 @@ def test_where_namespaces_are_refused_require_stops_and_says_what_to_do() -> Non
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the planted filter has x86-64 numbers")
 def test_where_namespaces_are_refused_weak_still_bounds_everything_but_reading() -> None:
     done = run_without_namespaces("weak")
-    assert json.loads(done.stdout) == ["pass", "fail", "fail", "fail", "timeout", "fail"]
+    assert json.loads(done.stdout) == [
+        "pass",
+        "fail",
+        "fail",
+        "fail",
+        "timeout",
+        "fail",
+        "fail",
+        "fail",
+        "fail",
+        "fail",
+        "pass",
+        "pass",
+    ]
     assert done.stderr.count("WEAK SANDBOX") == 1
 
 

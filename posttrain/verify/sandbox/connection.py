@@ -23,6 +23,7 @@ Ended = Literal["exited", "timeout", "output_limit"]
 READY = b"ready"
 START_TIMEOUT_S = 120.0  # imports of the entry module on a busy machine
 GRACE_S = 10.0
+_MAX_POLL_S = 60.0  # poll counts milliseconds in 32 bits
 _LIBRARY = Path(__file__).parents[3]
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _warned: set[str] = set()
@@ -86,7 +87,7 @@ class Connection:
             _warned.add(level["why"])
             logger.warning(
                 "WEAK SANDBOX: %s is refused here. Programs can read files and may read the expected results from this "
-                "process's memory; network, processes, writing and resources stay bounded.",
+                "process's memory; network, processes, signals, writing and resources stay bounded.",
                 level["why"],
             )
 
@@ -112,6 +113,8 @@ class Connection:
             if not _drain(streams, max_bytes):
                 ended = "output_limit" if ended == "exited" else ended
         first, *lines = bytes(reports).split(b"\n")
+        if ended == "timeout" and not reports:  # the time was over before the program began
+            return ended, status, (), b""
         if first != READY:
             raise SandboxFault(f"a program could not be isolated: {first[:500].decode(errors='replace')}")
         return ended, status, tuple(line for line in lines if line), bytes(stdout)
@@ -122,7 +125,7 @@ class Connection:
         for descriptor in (self._control.fileno(), *streams):
             poller.register(descriptor, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            for descriptor, _ in poller.poll(math.ceil(left * 1000)):
+            for descriptor, _ in poller.poll(math.ceil(min(left, _MAX_POLL_S) * 1000)):
                 if descriptor == self._control.fileno():
                     return "exited"
                 if not _read(descriptor, streams[descriptor]):

@@ -8,6 +8,7 @@ unprivileged user, resource limits, no capabilities, seccomp. Nothing here is un
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import stat
@@ -30,6 +31,8 @@ _STAGE = "/sys"  # any directory that exists everywhere and holds no library; on
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _EXTRAS = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
 
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS)
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.ECHILD)  # say nothing about permission
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,7 +43,14 @@ class Refused(Exception):
 def _call(name: str, *arguments: object, what: str) -> None:
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
+        if code in _SHORTAGES:
+            raise OSError(code, f"{what} ({name}: {os.strerror(code)})")
         raise Refused(f"{what} ({name}: {os.strerror(code)})")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the kernel forbids isolation; a shortage (processes, descriptors, memory) only prevents it now."""
+    return isinstance(error, Refused) or (isinstance(error, OSError) and error.errno in _REFUSALS)
 
 
 def enter_namespaces() -> bool:
@@ -118,7 +128,8 @@ def enter_new_root(packages: Sequence[str]) -> None:
         if Path(_STAGE + path).is_dir():
             _mount_tmpfs(_STAGE + path, "size=0,mode=755")
     Path(_STAGE + SCRATCH).mkdir()
-    Path(_STAGE + "/tmp").symlink_to(SCRATCH)
+    if not os.path.lexists(_STAGE + "/tmp"):  # an interpreter or packages may lie there
+        Path(_STAGE + "/tmp").symlink_to(SCRATCH)
     _set_attributes(_STAGE, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV, recursive=False)
     os.chdir(_STAGE)
     _call("pivot_root", b".", b".", what="a new root directory")
@@ -196,6 +207,17 @@ def become_nobody() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def check_readable(packages: Sequence[str]) -> None:
+    """A program that cannot import the standard library would fail through no fault of its own.
+
+    Raises:
+        PermissionError: the user that this process has become may not read it, or one of `packages`.
+    """
+    for path in (sysconfig.get_path("stdlib"), os.__file__, *packages):
+        if not os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)):
+            raise PermissionError(errno.EACCES, f"the sandbox's user {os.getuid()} may not read {path}; make it readable for all")
 
 
 def drop_capabilities() -> None:

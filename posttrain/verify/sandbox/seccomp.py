@@ -1,7 +1,8 @@
 """The system calls that an untrusted program may make, as a raw BPF program for seccomp.
 
 A list of what is allowed, so that a call unknown to us is refused. Not on it, among others: execve, fork, socket, mount,
-unshare, setns, ptrace, kill, bpf, io_uring, keyctl, shared memory. clone may only make a thread; clone3 hides its flags
+unshare, setns, ptrace, kill, bpf, io_uring, keyctl, shared memory. tgkill may name only the process itself and prlimit64
+only "myself"; fcntl may not choose whom the kernel signals. clone may only make a thread; clone3 hides its flags
 from the filter, so it says ENOSYS and the C library falls back to clone.
 """
 
@@ -12,6 +13,7 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Sequence
 
 # name:number on x86-64:number on arm64 (left out where the architecture has no such call)
 _ALLOWED = """
@@ -24,12 +26,12 @@ _ALLOWED = """
     clock_gettime:228:113 clock_getres:229:114 gettimeofday:96:169 time:201 times:100:153 getitimer:36:102
     setitimer:38:103 alarm:37 getpid:39:172 getppid:110:173 gettid:186:178 getpgrp:111 getpgid:121:155 getsid:124:156
     getuid:102:174 geteuid:107:175 getgid:104:176 getegid:108:177 getgroups:115:158 exit:60:93 exit_group:231:94
-    uname:63:160 fcntl:72:25 flock:73:32 fsync:74:82 fdatasync:75:83 getcwd:79:17 chdir:80:49 fchdir:81:50
-    getdents64:217:61 getrlimit:97:163 prlimit64:302:261 getrusage:98:165 sysinfo:99:179 umask:95:166 statfs:137:43
+    uname:63:160 flock:73:32 fsync:74:82 fdatasync:75:83 getcwd:79:17 chdir:80:49 fchdir:81:50
+    getdents64:217:61 getrlimit:97:163 getrusage:98:165 sysinfo:99:179 umask:95:166 statfs:137:43
     fstatfs:138:44 stat:4 lstat:6 newfstatat:262:79 statx:332:291 access:21 faccessat:269:48 faccessat2:439:439
     readlink:89 readlinkat:267:78 arch_prctl:158 set_tid_address:218:96 set_robust_list:273:99 futex:202:98
     sched_getaffinity:204:123 sched_getscheduler:145:120 sched_getparam:143:121 getcpu:309:168 restart_syscall:219:128
-    fadvise64:221:223 tgkill:234:131 openat:257:56 getrandom:318:278 rseq:334:293 membarrier:324:283
+    fadvise64:221:223 openat:257:56 getrandom:318:278 rseq:334:293 membarrier:324:283
     copy_file_range:326:285 sendfile:40:71 splice:275:76 close_range:436:436 getpriority:140:141
 """
 _CHANGES_FILES = """
@@ -39,13 +41,18 @@ _CHANGES_FILES = """
 _CLONE = "clone:56:220"
 _CLONE3 = "clone3:435:435"
 _OPENAT = "openat:257:56"
+_TGKILL = "tgkill:234:131"
+_PRLIMIT64 = "prlimit64:302:261"
+_FCNTL = "fcntl:72:25"
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_FORMAT = "<HBBI"
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE, _NO_SUCH_CALL, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_CALLS = 0x40000000
 _CLONE_THREAD = 0x00010000
+_SIGNAL_COMMANDS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: the kernel would signal any process on our behalf
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
@@ -57,7 +64,7 @@ class _Program(ctypes.Structure):
 
 
 class Filter:
-    """A filter for this machine, built once and installed in many processes.
+    """A filter for this machine, built once and installed in many processes, each of which may signal itself alone.
 
     Args:
         read_only: also refuse every call that changes a file; for use where no mount namespace protects the files.
@@ -71,9 +78,9 @@ class Filter:
         if machine not in _ARCHITECTURES:
             raise OSError(errno.ENOSYS, f"no seccomp table for the architecture {machine}")
         column, architecture = _ARCHITECTURES[machine]
-        code = _instructions(column, architecture, read_only)
-        self._code = b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
-        self._program = _Program(len(code), self._code)
+        self._start = _pack(_check_architecture(architecture))
+        self._tgkill = _numbers(_TGKILL, column)[0]
+        self._rest = _pack(_check_calls(column, read_only))
 
     def install(self) -> None:
         """Binds the calling thread and all that it starts; there is no way back.
@@ -81,16 +88,23 @@ class Filter:
         Raises:
             OSError: the kernel refuses seccomp filters.
         """
+        own = _pack(_on_values(self._tgkill, 0, (os.getpid(),), listed=_ALLOW, others=_REFUSE))
+        code = self._start + own + self._rest
+        program = _Program(len(code) // struct.calcsize(_FORMAT), code)
         for option, argument, pointer in (
             (_PR_SET_NO_NEW_PRIVS, 1, None),
-            (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(self._program)),
+            (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program)),
         ):
             if _libc.prctl(option, argument, pointer, 0, 0) != 0:
                 raise OSError(ctypes.get_errno(), "the kernel refuses a seccomp filter")
 
 
-def _instructions(column: int, architecture: int, read_only: bool) -> list[tuple[int, int, int, int]]:
-    code = [
+def _pack(code: list[tuple[int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack(_FORMAT, *instruction) for instruction in code)
+
+
+def _check_architecture(architecture: int) -> list[tuple[int, int, int, int]]:
+    return [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
@@ -98,8 +112,13 @@ def _instructions(column: int, architecture: int, read_only: bool) -> list[tuple
         (_AT_LEAST, 0, 1, _X32_CALLS),
         (_RETURN, 0, 0, _KILL),
     ]
-    code += _on_argument(_numbers(_CLONE, column)[0], 0, _CLONE_THREAD, set_bits=_ALLOW, clear_bits=_REFUSE)
+
+
+def _check_calls(column: int, read_only: bool) -> list[tuple[int, int, int, int]]:
+    code = _on_argument(_numbers(_CLONE, column)[0], 0, _CLONE_THREAD, set_bits=_ALLOW, clear_bits=_REFUSE)
     code += _on_call(_numbers(_CLONE3, column)[0], _NO_SUCH_CALL)
+    code += _on_values(_numbers(_PRLIMIT64, column)[0], 0, (0,), listed=_ALLOW, others=_REFUSE)
+    code += _on_values(_numbers(_FCNTL, column)[0], 1, _SIGNAL_COMMANDS, listed=_REFUSE, others=_ALLOW)
     if read_only:
         code += _on_argument(_numbers(_OPENAT, column)[0], 2, _WRITES, set_bits=_REFUSE, clear_bits=_ALLOW)
     for number in _numbers(_ALLOWED + ("" if read_only else _CHANGES_FILES), column):
@@ -119,6 +138,17 @@ def _on_argument(number: int, position: int, bits: int, set_bits: int, clear_bit
         (_ANY_BIT, 0, 1, bits),
         (_RETURN, 0, 0, set_bits),
         (_RETURN, 0, 0, clear_bits),
+    ]
+
+
+def _on_values(number: int, position: int, values: Sequence[int], listed: int, others: int) -> list[tuple[int, int, int, int]]:
+    """Decides a call by whether its argument `position`, of 32 bits, is one of `values`."""
+    return [
+        (_EQUAL, 0, len(values) + 3, number),
+        (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position),
+        *((_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)),
+        (_RETURN, 0, 0, others),
+        (_RETURN, 0, 0, listed),
     ]
 
 

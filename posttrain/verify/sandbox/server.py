@@ -45,7 +45,7 @@ class Server:
             self._has_nobody = isolation.enter_namespaces()
             self._namespaces = True
         except (isolation.Refused, OSError) as error:
-            if policy != "weak":
+            if policy != "weak" or not isolation.is_refusal(error):
                 raise
             self._filter = Filter(read_only=True)
             self._announce("weak", str(error))
@@ -99,13 +99,18 @@ class Server:
         except BaseException as error:
             report(f"{type(error).__name__}: {error}\n".encode())
             os._exit(1)
-        os._exit(self._entry.run(json.loads(job), _report_value))
+        try:
+            status = self._entry.run(json.loads(job), _report_value)
+        except BaseException:  # nothing may unwind into the server's own loop
+            status = 1
+        os._exit(status)
 
     def _give_up_rights(self) -> None:
         if self._namespaces:
             isolation.mount_scratch(self._limits["scratch_mib"])
             if self._has_nobody:
                 isolation.become_nobody()
+            isolation.check_readable(self._packages)
             isolation.limit_threads(self._limits["num_threads"])
         isolation.set_limits(self._limits, self._idle_bytes)
         isolation.drop_capabilities()
@@ -146,12 +151,24 @@ def _continue_in_child(control: socket.socket) -> None:
     os._exit(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 
 
+def _forget_inheritance() -> None:
+    """Whatever mask, ignored signals and umask the starting process has, programs see the usual ones."""
+    os.umask(0o022)  # the new root is made by root and read by nobody
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # the interpreter itself ignores these two
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main() -> None:
     """Starts a server as its first argument, a JSON mapping, says; exits with 3 where isolation is refused."""
     config = json.loads(sys.argv[1])
+    _forget_inheritance()
     try:
         server = Server(config)
     except (isolation.Refused, OSError) as error:
+        if not isolation.is_refusal(error):
+            raise
         message = json.dumps({"level": "refused", "why": str(error)})
         os.write(config["control"], message.encode())
         os._exit(3)
