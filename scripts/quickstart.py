@@ -96,7 +96,7 @@ def print_summary(workspace: Path, seconds: float) -> None:
         hits, misses = cache.stats()
     newest = max((workspace / "runs").glob("*/report.html"), key=lambda path: path.stat().st_mtime)
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or default_store(workspace)
+    uri = default_store(workspace)
     print(f"\nwall time    {seconds:.0f} s, peak memory {peak_gib:.1f} GiB")
     print(f"cache        {hits} of {hits + misses} results of cacheable tasks were there already")
     print(f"report       {newest}")
