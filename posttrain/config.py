@@ -60,6 +60,9 @@ class Dtype(StrEnum):
     bfloat16 = "bfloat16"
 
 
+_NUMBERS: tuple[Any, ...] = (int, float)
+
+
 class Settings(BaseModel):
     """Base of every settings class."""
 
@@ -71,7 +74,7 @@ class Settings(BaseModel):
         """`true` would silently become 1."""
         for name, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+            if isinstance(value, bool) and field is not None and field.annotation in _NUMBERS:
                 raise ConfigError(name, value, "a number is wanted", "Write the number.")
         return values
 

@@ -108,10 +108,11 @@ def _check_schedule(settings: GrpoSettings) -> None:
             "learner.lr_scheduler = 'constant' has no warmup",
             "Set lr_scheduler to constant_with_warmup, or warmup_steps to 0.",
         )
-    if learner.warmup_steps >= max(learner.total_steps, needed):
+    length = max(learner.total_steps, needed)
+    if learner.warmup_steps >= length:
         raise ConfigError(
             "learner.warmup_steps",
             learner.warmup_steps,
-            f"of {max(learner.total_steps, needed)} steps, so that learning_rate is never reached",
+            f"the schedule has {length} steps: learning_rate would never be reached",
             "Lower it, or raise total_steps when further runs go on from this one.",
         )

@@ -40,8 +40,16 @@ def write_aside(directory: Path) -> Iterator[Path]:
 
 
 def hash_files(directory: Path, leave_out: str) -> dict[str, str]:
-    """sha256 of every file below `directory` by relative path, sorted, without the manifest `leave_out`."""
-    files = sorted(path for path in Path(directory).rglob("*") if path.is_file())
+    """sha256 of every file below `directory` by relative path, sorted, without the manifest `leave_out`.
+
+    Raises:
+        PolicyError: an entry is neither a file nor a plain directory (a linked directory, a pipe, a dangling link).
+    """
+    entries = list(Path(directory).rglob("*"))
+    for path in entries:
+        if not path.is_file() and (path.is_symlink() or not path.is_dir()):
+            raise PolicyError(f"{directory}: {path.name!r} is neither a file nor a plain directory. {REMEDY}")
+    files = sorted(path for path in entries if path.is_file())
     names = {path.relative_to(directory).as_posix(): path for path in files}
     return {name: hash_file(path) for name, path in names.items() if name != leave_out}
 

@@ -152,10 +152,13 @@ def load_model(directory: Path, dtype: str, trust_remote_code: bool = False) -> 
         dtype: `float32` or `bfloat16`.
 
     Raises:
-        PolicyError: see `read_policy`.
+        PolicyError: see `read_policy`; or the model needs code of its own and is not trusted.
     """
     read_policy(directory)
-    return _load(Path(directory), dtype, trust_remote_code)
+    try:
+        return _load(Path(directory), dtype, trust_remote_code)
+    except ValueError as error:
+        raise PolicyError(f"{directory}: the model cannot be loaded ({error}).") from error
 
 
 def load_tokenizer(directory: Path, trust_remote_code: bool = False) -> Any:

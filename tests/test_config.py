@@ -37,6 +37,16 @@ from posttrain.errors import ConfigError, ConfigErrors
         ("{learner: {temperature: 0.5}}", ["learner.temperature", "0.5", "another section says 1.0"]),
         ("{learner: {learning_rate: .nan}}", ["learner.learning_rate", "nan", "finite"]),
         ("{learner: {loss_type: ppo}}", ["learner.loss_type", "ppo", "dapo"]),
+        ("{learner: {lr_scheduler: linear, total_steps: 39}}", ["learner.total_steps", "39", "up to 40 steps", "computed"]),
+        ("{learner: {lr_scheduler: cosine, total_steps: 79, num_epochs: 2}}", ["learner.total_steps", "79", "80 or more"]),
+        ("{learner: {lr_scheduler: linear, warmup_steps: 40}}", ["learner.warmup_steps", "40 steps", "never be reached"]),
+        (
+            "{learner: {lr_scheduler: cosine, total_steps: 50, warmup_steps: 60}}",
+            ["learner.warmup_steps", "60", "50 steps", "Lower it"],
+        ),
+        ("{learner: {lr_scheduler: constant_with_warmup, warmup_steps: 41}}", ["learner.warmup_steps", "41", "40 steps"]),
+        ("{learner: {warmup_steps: 5}}", ["learner.warmup_steps", "5", "no warmup", "constant_with_warmup"]),
+        ("{learner: {trust_remote_code: true}}", ["learner.trust_remote_code", "another section says False"]),
         ("{rollout: 3}", ["rollout", "3"]),
         ("[1, 2]", ["overrides", "mapping of sections"]),
         ("{a: [", ["overrides", "not YAML"]),
@@ -62,6 +72,7 @@ def test_shared_values_follow_from_one_place() -> None:
         "data.max_completion_tokens": 100,
         "loop.seed": 5,
         "advantage.scaling": "batch",
+        "data.trust_remote_code": True,
     }
     settings = resolution.resolve(flat, "")
     assert settings.learner.temperature == 0.7
@@ -69,6 +80,7 @@ def test_shared_values_follow_from_one_place() -> None:
     assert settings.rollout.max_model_tokens == settings.data.max_prompt_tokens + 100
     assert settings.rollout.seed == settings.learner.seed == settings.warm_start.seed == 5
     assert settings.learner.scaling == "batch"
+    assert settings.rollout.trust_remote_code and settings.learner.trust_remote_code
 
 
 @pytest.mark.parametrize("number", ['"128"', "128.0", "128"])
@@ -114,6 +126,19 @@ def test_a_decaying_schedule_gets_its_length_from_the_loop() -> None:
     assert (
         resolution.resolve({"loop.num_iterations": 7}, "").learner.total_steps == 0
     )  # a constant rate has no length: no cache key
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        "{lr_scheduler: linear, total_steps: 40}",
+        "{lr_scheduler: cosine, total_steps: 400, warmup_steps: 100}",
+        "{lr_scheduler: linear, warmup_steps: 39}",
+        "{lr_scheduler: constant_with_warmup, total_steps: 400, warmup_steps: 100}",
+    ],
+)
+def test_a_schedule_that_lasts_as_long_as_the_run_or_longer_is_accepted(learner: str) -> None:
+    assert resolution.resolve({}, f"{{learner: {learner}}}").learner.total_steps in (40, 400)
 
 
 def test_flattened_settings_are_text_by_dotted_name() -> None:

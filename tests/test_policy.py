@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import normalizers
 
-from posttrain.errors import FingerprintError, PolicyError
+from posttrain.errors import FingerprintError, InfrastructureError, PolicyError
 from posttrain.fingerprint import Fingerprint, check_served, choose_probe_ids, must_move, tolerances
 from posttrain.policy import end_ids, import_policy, load_model, load_tokenizer, policy_hash, read_policy, write_policy
 from tests.tiny_models import EOS_ID, SPECIAL_TOKENS, build_tiny_model, build_tiny_policy, build_tiny_tokenizer
@@ -186,3 +188,43 @@ def test_policies_that_differ_must_move_the_probe() -> None:
 
 def _manifest_logprobs(policy: Path) -> tuple[float, ...]:
     return read_policy(policy).fingerprint.logprobs
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("files", None), ("files", []), ("files", {"config.json": 5}), ("fingerprint", None), ("version", "0"), ("parent", 3)],
+)
+def test_a_manifest_with_a_field_of_another_type_is_refused(policy: Path, field: str, value: object) -> None:
+    path = policy / "policy.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(PolicyError, match="not a policy manifest"):
+        read_policy(policy)
+
+
+@pytest.mark.parametrize("limit_bytes", [256, 1024, 5000, 60_000], ids=["config", "tokenizer", "manifest-or-weights", "weights"])
+def test_a_full_disk_leaves_the_previous_policy_and_no_rubbish(policy: Path, limit_bytes: int) -> None:
+    before = policy_hash(policy)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        with pytest.raises(InfrastructureError, match="the policy cannot be written"):
+            write_policy(build_tiny_model(2), build_tiny_tokenizer(), policy, version=1, parent=None, algorithm="x", iteration=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_policy(policy).hash == before
+    assert [path.name for path in policy.parent.iterdir()] == ["policy"]
+
+
+def test_a_full_disk_under_a_big_tokenizer_is_told_too(tmp_path: Path) -> None:
+    """Its writer raises a bare Exception."""
+    tokenizer = build_tiny_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("long" * 500_000, "short")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_900_000, hard))
+    try:
+        with pytest.raises(InfrastructureError, match="the policy cannot be written") as caught:
+            write_policy(build_tiny_model(), tokenizer, tmp_path / "policy", version=0, parent=None, algorithm="x", iteration=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert type(caught.value.__cause__) is Exception
+    assert list(tmp_path.iterdir()) == []

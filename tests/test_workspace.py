@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from diskcache import Cache
 from flyteidl.core import literals_pb2
 
 from posttrain import policy
-from posttrain.directories import write_aside
+from posttrain.directories import hash_files, write_aside
+from posttrain.errors import PolicyError
 from tasks.workspace import forget_gone_files
 
 
@@ -46,3 +48,15 @@ def test_a_failed_rename_keeps_the_previous_directory(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"), write_aside(directory) as aside:
         aside.rmdir()  # what is renamed at the end has gone
     assert [path.name for path in directory.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("kind", ["linked directory", "dangling link", "pipe"])
+def test_entries_that_are_no_files_are_refused_by_name(tmp_path: Path, kind: str) -> None:
+    directory = tmp_path / "policy"
+    directory.mkdir()
+    if kind == "pipe":
+        os.mkfifo(directory / "odd")
+    else:
+        (directory / "odd").symlink_to(tmp_path if kind == "linked directory" else tmp_path / "nowhere")
+    with pytest.raises(PolicyError, match="'odd' is neither"):
+        hash_files(directory, "")

@@ -63,6 +63,24 @@ def build_tiny_model(seed: int = 0, tied: bool = True, hidden_size: int = 64, nu
         return Qwen3ForCausalLM(config).eval()
 
 
+def build_tiny_model_with_code(directory: Path) -> Path:
+    """Writes a model directory whose classes stand in a Python file beside the weights."""
+    import json
+
+    build_tiny_model().save_pretrained(directory)
+    build_tiny_tokenizer(CHAT_TEMPLATE).save_pretrained(directory)
+    (directory / "modeling_own.py").write_text(
+        "from transformers import Qwen3Config, Qwen3ForCausalLM\n\n\n"
+        "class OwnConfig(Qwen3Config):\n    model_type = 'own'\n\n\n"
+        "class OwnModel(Qwen3ForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    config = json.loads((directory / "config.json").read_text())
+    classes = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    config |= {"model_type": "own", "architectures": ["OwnModel"], "auto_map": classes}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 def build_tiny_policy(directory: Path, seed: int = 0, tied: bool = True, hidden_size: int = 64, version: int = 0) -> Path:
     """Writes a policy directory of a tiny random model and returns its path."""
     from posttrain.policy import write_policy

@@ -121,3 +121,10 @@ def test_group_metrics_count_what_carries_no_signal() -> None:
         "train/num_abstained_rows": 3,
     }
     assert num_trainable_groups(scored) == 1
+
+
+def test_a_reward_that_would_overflow_is_refused_with_its_row() -> None:
+    keys = [("p", 0, 1e308), ("p", 1, 0.0), ("p", 2, -1e308)]
+    with pytest.raises(ContractError, match=r"'reward', row \('p', 0\), \('p', 2\).*overflow") as caught:
+        score(rollouts(*[key[:2] for key in keys]), verdicts(*keys), GROUP)
+    assert "1e+308" in str(caught.value)

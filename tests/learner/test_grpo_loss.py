@@ -85,6 +85,45 @@ def test_every_step_equals_a_plain_computation(values: dict[str, Any]) -> None:
             assert found[name] == pytest.approx(value, rel=2e-4, abs=2e-5), name
 
 
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
+@pytest.mark.parametrize(
+    ("num_groups", "per_step", "per_microbatch", "sizes"),
+    [
+        (11, 8, 2, [[6, 7, 7], [8, 8, 8]]),
+        (5, 4, 1, [[2, 3, 3], [4, 4, 4]]),
+        (9, 8, 4, [[8, 8], [10, 10]]),
+        (1, 8, 2, [[4]]),
+        (3, 2, 1, [[2, 2], [4, 4]]),
+    ],
+)
+def test_steps_that_the_groups_do_not_fill_equal_a_plain_computation(
+    num_groups: int, per_step: int, per_microbatch: int, sizes: list[list[int]], loss_type: str
+) -> None:
+    settings = settings_of(
+        learning_rate=1e-3,
+        groups_per_step=per_step,
+        groups_per_microbatch=per_microbatch,
+        num_epochs=2,
+        loss_type=loss_type,
+        max_grad_norm=1e9,
+    )
+    plain, ours = build_tiny_model(seed=0), build_tiny_model(seed=0)
+    scored = random_scored(num_groups)
+    epochs = plan_epochs(trained_groups(scored, settings), settings, iteration=5)
+    expected = train_plainly(plain, epochs, settings)
+    metrics = by_step(Learner(ours, build_tiny_tokenizer(), settings).update(scored, iteration=5))
+    for epoch in epochs:
+        first = epoch[0].step
+        found_sizes = [[len(part.rows) for part in epoch if part.step == first + step] for step in range(len(sizes))]
+        assert [sorted(step) for step in found_sizes] == sizes
+    assert len(metrics) == len(expected) == 2 * len(sizes)
+    for found, wanted in zip(metrics, expected, strict=True):
+        for name, value in wanted.items():
+            assert found[name] == pytest.approx(value, rel=2e-4, abs=2e-5), name
+    for found, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(found, wanted, atol=2e-4)
+
+
 def with_reference(scored: pa.Table, reference: Any, temperature: float) -> pa.Table:
     rows = scored.to_pylist()
     found = token_logprobs(reference, [row["prompt_ids"] for row in rows], [row["completion_ids"] for row in rows], temperature)
@@ -260,3 +299,41 @@ def test_one_or_four_microbatches_give_the_same_gradient(loss_type: str) -> None
         gradients.append(before - torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     assert gradients[0].abs().max() > 0.01
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-3, atol=2e-6 * float(gradients[0].abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_microbatches_change_no_step_that_the_groups_do_not_fill(loss_type: str) -> None:
+    scored = random_scored(num_groups=11)
+    scored = scored.filter(pa.array([row not in (1, 6, 7, 20) for row in range(scored.num_rows)]))
+    trained: list[list[dict[str, float]]] = []
+    for groups_per_microbatch in (8, 4, 2, 1):
+        settings = settings_of(groups_per_step=8, groups_per_microbatch=groups_per_microbatch, loss_type=loss_type)
+        trained.append(by_step(Learner(build_tiny_model(), build_tiny_tokenizer(), settings).update(scored, 0)))
+    whole = trained[0]
+    assert len(whole) == 2
+    for cut in trained[1:]:
+        for found, wanted in zip(cut, whole, strict=True):
+            for name in ("train/loss", "train/grad_norm", "train/entropy", "train/num_tokens"):
+                assert found[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6), name
+
+
+# --- mismatch with the sampler -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("correction", "expected"), [("token_truncate", 2 / 6), ("sequence_truncate", 1 / 2), ("none", 2 / 6)])
+def test_the_capped_fraction_counts_what_the_correction_caps(correction: str, expected: float) -> None:
+    model = build_tiny_model()
+    rows = [training_row(2, 1.0), training_row(4, -1.0, 1)]
+    # weights of the tokens: e^0.5 twice, whole e; e^1 twice and e^-1 twice, whole 1
+    gaps = [np.array([0.5, 0.5]), np.array([1.0, 1.0, -1.0, -1.0])]
+    noisy = [
+        training_row(len(gap), row.advantage, row.sample_index, behavior_logprobs=behavior.astype(np.float32))
+        for row, gap in zip(rows, gaps, strict=True)
+        for behavior in [row_logprobs(model, row, 1.0).detach().numpy() - gap]
+    ]
+    microbatch = Microbatch(tuple(noisy), 0, 2, 6, 1)
+    settings = settings_of(importance_correction=correction, importance_cap=2.0)
+    with recorded_trainer(model, build_tiny_tokenizer(), settings, sgd(model), [[microbatch]]) as trainer:
+        trainer.record_old_logprobs()
+    assert trainer.sampler_metrics["train/importance_capped_fraction"] == pytest.approx(expected)
+    assert trainer.sampler_metrics["train/behavior_gap_mean"] == pytest.approx(5 / 6, abs=1e-5)

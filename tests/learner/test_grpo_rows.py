@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -77,17 +80,34 @@ def test_every_group_is_trained_once_an_epoch_in_steps_of_even_size() -> None:
     epochs = plan_epochs(trained_groups(random_scored(7), settings), settings, iteration=0)
     assert [[microbatch.step for microbatch in epoch] for epoch in epochs] == [[0, 0, 1, 1], [2, 2, 3, 3]]
     for epoch in epochs:
-        assert [len({row.prompt_id for row in microbatch.rows}) for microbatch in epoch] == [
-            2,
-            1,
-            2,
-            2,
-        ]  # steps of 3 and 4 groups
+        assert [len(microbatch.rows) for microbatch in epoch] == [6, 6, 8, 8]  # steps of 3 and 4 groups of 4 rows
         assert sorted({row.prompt_id for microbatch in epoch for row in microbatch.rows}) == [f"p{group}" for group in range(7)]
         for step in {microbatch.step for microbatch in epoch}:
             parts = [microbatch for microbatch in epoch if microbatch.step == step]
             assert {part.step_num_tokens for part in parts} == {sum(part.num_tokens for part in parts)}
             assert sum(part.row_share for part in parts) == pytest.approx(len(parts))
+
+
+@pytest.mark.parametrize("rows_per_group", [1, 2, 5])
+@pytest.mark.parametrize("per_microbatch", [1, 2, 4])
+def test_every_plan_has_whole_steps_of_as_many_microbatches_and_none_is_empty(per_microbatch: int, rows_per_group: int) -> None:
+    settings = LearnerSettings(groups_per_step=4, groups_per_microbatch=per_microbatch, num_epochs=3)
+    for num_groups in range(1, 18):
+        rows = [scored_row(f"p{group:02}", sample) for group in range(num_groups) for sample in range(rows_per_group)]
+        epochs = plan_epochs(trained_groups(scored_table(rows), settings), settings, iteration=1)
+        assert all(len(epoch) == len(epochs[0]) for epoch in epochs)
+        parts = [part for epoch in epochs for part in epoch]
+        per_step = Counter(part.step for part in parts)
+        assert sorted(per_step) == list(range(3 * math.ceil(num_groups / 4)))
+        assert set(per_step.values()) == {part.step_num_microbatches for part in parts}
+        assert len(set(per_step.values())) == 1
+        # more than groups_per_microbatch only where a step has too few rows to be cut further
+        bound = per_microbatch * rows_per_group + (rows_per_group == per_microbatch == 1)
+        assert all(1 <= len(part.rows) <= bound for part in parts)
+        for epoch in epochs:
+            assert sorted(row.key for part in epoch for row in part.rows) == sorted(
+                (row["prompt_id"], row["sample_index"]) for row in rows
+            )
 
 
 def test_the_order_depends_on_seed_and_iteration_and_not_on_the_order_of_shards() -> None:

@@ -124,3 +124,12 @@ def test_a_full_disk_leaves_the_previous_state_and_no_rubbish(tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert load_trainer_state(tmp_path / "state", SHAPES).cursor.num_steps == 7
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("field", ["files", "shapes", "cursor"])
+def test_a_manifest_with_a_field_of_another_type_is_refused(tmp_path: Path, field: str) -> None:
+    save_trainer_state(some_state(), tmp_path / "state")
+    path = tmp_path / "state" / "trainer_state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: None}))
+    with pytest.raises(PolicyError, match="not a trainer-state manifest"):
+        load_trainer_state(tmp_path / "state")

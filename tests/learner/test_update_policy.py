@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ import torch
 
 from posttrain import logprobs, policy
 from posttrain.config import LearnerSettings
-from posttrain.errors import ConfigError, ContractError, PolicyError, TrainingError
+from posttrain.errors import ConfigError, ContractError, InfrastructureError, PolicyError, TrainingError
 from posttrain.grpo import update_policy
 from posttrain.grpo_learner import Learner
 from posttrain.trainer_state import load_trainer_state
 from tests.learner.scored_tables import random_scored, scored_row, scored_table
-from tests.tiny_models import build_tiny_model, build_tiny_policy, build_tiny_tokenizer
+from tests.tiny_models import build_tiny_model, build_tiny_model_with_code, build_tiny_policy, build_tiny_tokenizer
 
 SETTINGS = LearnerSettings(groups_per_step=2, groups_per_microbatch=1, learning_rate=1e-3)
 
@@ -262,3 +263,40 @@ def test_the_update_is_quiet_and_leaves_no_files(
     captured = capfd.readouterr()
     assert captured.out == "" and captured.err == ""
     assert list(working.iterdir()) == []
+
+
+def test_a_policy_with_code_of_its_own_is_trained_only_when_it_is_trusted(tmp_path: Path) -> None:
+    start = tmp_path / "policy-0"
+    policy.import_policy(build_tiny_model_with_code(tmp_path / "source"), start, trust_remote_code=True)
+    trusted = LearnerSettings(kl_coef=0.1, trust_remote_code=True)
+    scored = logprobs.add_reference_logprobs(random_scored(1), start, trusted)
+    update(start, None, [scored], trusted)
+    assert type(policy.load_model(tmp_path / "policy-1", "float32", trust_remote_code=True)).__name__ == "OwnModel"
+    untrusted = LearnerSettings(kl_coef=0.1)
+    for refused in (
+        lambda: logprobs.add_reference_logprobs(random_scored(1), start, untrusted),
+        lambda: update(start, None, [scored], untrusted, iteration=1),
+    ):
+        with pytest.raises(PolicyError, match="trust_remote_code"):
+            refused()
+
+
+@pytest.mark.parametrize("failing", ["state", "policy"])
+def test_a_full_disk_leaves_neither_policy_nor_state(start: Path, failing: str) -> None:
+    settings = LearnerSettings(trainable_parameters=r"layers\.1\..*q_proj")  # a state that is smaller than the policy
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit_bytes = 8_000 if failing == "state" else (start / "model.safetensors").stat().st_size - 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        with pytest.raises(InfrastructureError, match=f"the (trainer )?{failing} cannot be written"):
+            update(start, None, [random_scored(1)], settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in start.parent.iterdir()] == ["policy-0"]
+
+
+def test_a_tokenizer_that_cannot_pad_is_refused(tmp_path: Path) -> None:
+    tokenizer = build_tiny_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token = None
+    with pytest.raises(PolicyError, match="neither a padding nor an end-of-sequence token"):
+        Learner(build_tiny_model(), tokenizer, SETTINGS)

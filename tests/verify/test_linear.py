@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # a pattern of quadratic cost takes minutes on each of these texts, and holds the interpreter's lock meanwhile
 SCRIPT = """
@@ -28,6 +30,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_much_hostile_text_is_read_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "done", done.stderr

@@ -71,6 +71,7 @@ def test_an_answer_of_the_dataset_that_cannot_be_parsed_is_an_error_not_a_zero()
     assert "'$@!' cannot be parsed" in verdict.detail
 
 
+@pytest.mark.slow
 def test_no_nesting_makes_a_completion_an_error() -> None:
     wrappers = (("(", ")"), ("{", "}"), ("-", ""), (r"\sqrt{", "}"), ("x^{", "}"))
     nested = [(r"\boxed{" + start * depth + "1" + end * depth + "}", "1") for start, end in wrappers for depth in (50, 330)]
