@@ -82,6 +82,7 @@ def test_an_iteration_runs_task_by_task_through_s3(executor: Executor, tmp_path:
         kl_coef=0.1,
         temperature=1.0,
         dtype="float32",
+        trust_remote_code=False,
         iteration=1,
         shard=0,
     )
