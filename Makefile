@@ -13,10 +13,10 @@ help:  ## list the targets
 environment:  ## make or repair the environment in .venv
 	@$(environment) laptop
 
-quickstart: environment  ## teach a tiny model from nothing and show what it learned (about five minutes)
+quickstart: environment  ## teach a tiny model from nothing and show what it learned (about three minutes)
 	@$(run) scripts/quickstart.py brackets
 
-quickstart-smollm:  ## the same workflow on SmolLM2-135M-Instruct (longer)
+quickstart-smollm:  ## the same workflow on SmolLM2-135M-Instruct (15 to 20 minutes)
 	@$(environment) laptop smollm
 	@$(run) scripts/quickstart.py smollm
 
