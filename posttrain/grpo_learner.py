@@ -22,13 +22,9 @@ def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
     """name → parameter of those whose name `pattern` is found in; all others are frozen.
 
     Raises:
-        ConfigError: not a regular expression, or it matches nothing.
+        ConfigError: it matches nothing. (That it is a regular expression, LearnerSettings has checked.)
     """
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        why = f"not a regular expression ({error})"
-        raise ConfigError("learner.trainable_parameters", pattern, why, "Correct it.") from error
+    expression = re.compile(pattern)
     found: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(expression.search(name) is not None)
