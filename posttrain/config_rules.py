@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from posttrain.config import GrpoSettings
+    from posttrain.config import GrpoSettings, RolloutSettings, VerifySettings
+    from posttrain.config_base import ModelData
 
+Pair = tuple[str, Any, Any]
 MAX_STALENESS = 4  # beyond it the decoupled loss has not been shown to hold up (AReaL, staleness table)
 
 
 def check_sections(settings: GrpoSettings) -> None:
     """Raises ConfigError for the first pair of settings that cannot go together; better here than after an hour of rollouts."""
-    _check_group(settings)
+    check_group(settings.rollout)
     _check_staleness(settings)
     _check_sampling(settings)
-    _check_overlong(settings)
+    check_overlong(settings.verify, settings.data)
     _check_shared(settings)
     _check_schedule(settings)
 
 
-def _check_group(settings: GrpoSettings) -> None:
-    if settings.rollout.group_size < 2:
+def check_group(rollout: RolloutSettings) -> None:
+    """A group needs two completions."""
+    if rollout.group_size < 2:
         raise ConfigError(
             "rollout.group_size",
-            settings.rollout.group_size,
+            rollout.group_size,
             "a group of one has no baseline: every advantage would be 0",
             "Use 2 or more; 8 or 16 are common.",
         )
@@ -59,8 +63,9 @@ def _check_sampling(settings: GrpoSettings) -> None:
         )
 
 
-def _check_overlong(settings: GrpoSettings) -> None:
-    buffer, cap = settings.verify.overlong_buffer_tokens, settings.data.max_completion_tokens
+def check_overlong(verify: VerifySettings, data: ModelData) -> None:
+    """The soft penalty must leave room for completions without one."""
+    buffer, cap = verify.overlong_buffer_tokens, data.max_completion_tokens
     if buffer > cap:
         raise ConfigError(
             "verify.overlong_buffer_tokens",
@@ -72,7 +77,7 @@ def _check_overlong(settings: GrpoSettings) -> None:
 
 def _check_shared(settings: GrpoSettings) -> None:
     """Values that several sections need must agree; `resolve` sets them from one place."""
-    pairs = (
+    pairs: tuple[Pair, ...] = (
         ("rollout.max_completion_tokens", settings.rollout.max_completion_tokens, settings.data.max_completion_tokens),
         ("rollout.max_model_tokens", settings.rollout.max_model_tokens, settings.data.context_tokens),
         ("rollout.trust_remote_code", settings.rollout.trust_remote_code, settings.data.trust_remote_code),
@@ -81,6 +86,11 @@ def _check_shared(settings: GrpoSettings) -> None:
         ("learner.temperature", settings.learner.temperature, settings.rollout.temperature),
         ("learner.scaling", settings.learner.scaling, settings.advantage.scaling),
     )
+    check_pairs(pairs)
+
+
+def check_pairs(pairs: Sequence[Pair]) -> None:
+    """Raises ConfigError for the first (field, value, value of the other section) that differs."""
     for field, found, expected in pairs:
         if found != expected:
             raise ConfigError(field, found, f"another section says {expected}", "Leave it out: it follows the other section.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,30 +10,12 @@ import pyarrow as pa
 
 from posttrain import random_state, tables
 from posttrain.config import ImportanceCorrection, LearnerSettings
-from posttrain.errors import ConfigError, PolicyError
+from posttrain.errors import PolicyError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
+from posttrain.optimizer import build_optimizer, build_scheduler, trained_parameters
 from posttrain.table_checks import list_lengths
 from posttrain.trainer_state import DataCursor, TrainerState, optimizer_moments, restore_moments
-
-
-def trained_parameters(model: Any, pattern: str) -> dict[str, Any]:
-    """name → parameter of those whose name `pattern` is found in; all others are frozen.
-
-    Raises:
-        ConfigError: it matches nothing. (That it is a regular expression, LearnerSettings has checked.)
-    """
-    expression = re.compile(pattern)
-    found: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(expression.search(name) is not None)
-        if parameter.requires_grad:
-            found[name] = parameter
-    if not found:
-        names = ", ".join(name for name, _ in list(model.named_parameters())[:4])
-        why = "no parameter matches, nothing would train"
-        raise ConfigError("learner.trainable_parameters", pattern, why, f"Names are {names}, …")
-    return found
 
 
 class Learner:
@@ -55,7 +36,7 @@ class Learner:
             raise PolicyError(f"{why}. Set tokenizer.eos_token, save it with the model and import that.")
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.parameters = trained_parameters(model, settings.trainable_parameters)
-        self.optimizer = _build_optimizer(self.parameters.values(), settings)
+        self.optimizer = build_optimizer(self.parameters.values(), settings)
         self.cursor = DataCursor()
         self._random: random_state.RandomState = {}  # empty until the first step: it starts from settings.seed
 
@@ -107,7 +88,7 @@ class Learner:
 
         num_steps = epochs[-1][-1].step + 1
         corrected = self.settings.importance_correction is not ImportanceCorrection.none
-        scheduler = _build_scheduler(self.optimizer, self.settings, self.cursor.num_steps, num_steps)
+        scheduler = build_scheduler(self.optimizer, self.settings, self.cursor.num_steps, num_steps)
         optimizers = (self.optimizer, scheduler)
         with random_state.untouched(), recorded_trainer(self.model, self.tokenizer, self.settings, optimizers, epochs) as trainer:
             if self._random:
@@ -117,38 +98,6 @@ class Learner:
             trainer.train()
             self._random = random_state.capture()
         return trainer.sampler_metrics, trainer.step_metrics
-
-
-def _build_optimizer(parameters: Any, settings: LearnerSettings) -> Any:
-    """AdamW; only matrices decay, not norms and biases."""
-    import torch
-
-    listed = list(parameters)
-    groups = [
-        {"params": [parameter for parameter in listed if parameter.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [parameter for parameter in listed if parameter.ndim < 2], "weight_decay": 0.0},
-    ]
-    betas = (settings.adam_beta1, settings.adam_beta2)
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas)
-
-
-def _build_scheduler(optimizer: Any, settings: LearnerSettings, num_steps_done: int, num_steps: int) -> Any:
-    """The schedule at step `num_steps_done` of `total_steps`: the rate depends on settings and step alone."""
-    from torch.optim.lr_scheduler import LambdaLR
-    from transformers import get_scheduler
-
-    total = settings.total_steps
-    if settings.lr_scheduler in ("linear", "cosine") and num_steps_done + num_steps > total:
-        raise ConfigError(
-            "learner.total_steps",
-            total,
-            f"the {settings.lr_scheduler} schedule ends before step {num_steps_done + num_steps}",
-            "Set it to the optimiser steps of all iterations together.",
-        )
-    fresh: Any = get_scheduler(settings.lr_scheduler, optimizer, num_warmup_steps=settings.warmup_steps, num_training_steps=total)
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] = settings.learning_rate
-    return LambdaLR(optimizer, fresh.lr_lambdas, last_epoch=num_steps_done - 1)
 
 
 def _row_metrics(scored: pa.Table, settings: LearnerSettings) -> dict[str, float]:

@@ -19,6 +19,7 @@ FINISH_REASONS = ("stop", "length", "aborted")
 # No sampler draws a token of probability e^-1000, which even float64 holds for 0: servers write such numbers (-9999) where
 # JSON has no -infinity (vllm-project/vllm#4149).
 SMALLEST_LOGPROB = -1000.0
+KEY_COLUMNS = ("pair_id", "prompt_id", "sample_index")
 
 
 def list_lengths(table: pa.Table, column: str) -> np.ndarray:
@@ -28,9 +29,7 @@ def list_lengths(table: pa.Table, column: str) -> np.ndarray:
 
 def row_label(table: pa.Table, row: int) -> str:
     """The row's number with its keys, as errors name it."""
-    parts = [
-        f"{column}={table[column][row].as_py()!r}" for column in ("prompt_id", "sample_index") if column in table.column_names
-    ]
+    parts = [f"{column}={table[column][row].as_py()!r}" for column in KEY_COLUMNS if column in table.column_names]
     return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -93,6 +92,30 @@ def _check_scored(table: pa.Table) -> None:
     _check_none(table, "SCORED", "advantage", known & unjudged, "a completion without a reward has no advantage")
     _check_lengths(table, "SCORED", "reference_logprobs", list_lengths(table, "completion_ids"))
     _check_logprobs(table, "SCORED", "reference_logprobs")
+
+
+def _check_preferences(table: pa.Table, name: str = "PREFERENCES") -> None:
+    _check_unique(table, name, ["pair_id"])
+    _check_prompt_ids(table, name)
+    for side in ("chosen_ids", "rejected_ids"):
+        _check_token_ids(table, name, side)
+        _check_none(table, name, side, list_lengths(table, side) == 0, "the answer has no tokens: nothing is learned from it")
+    same = [chosen == rejected for chosen, rejected in zip(table["chosen_ids"], table["rejected_ids"], strict=True)]
+    _check_none(table, name, "rejected_ids", np.array(same, dtype=bool), "chosen and rejected are identical: nothing to prefer")
+    margins = table["margin"].to_numpy().astype(float)
+    known = np.asarray(table["margin"].is_valid())
+    _check_none(table, name, "margin", known & ~np.isfinite(margins), "the margin must be finite, or null")
+
+
+def _check_referenced(table: pa.Table) -> None:
+    _check_preferences(table, "REFERENCED")
+    sides = ("reference_chosen_logprob", "reference_rejected_logprob")
+    chosen, rejected = (table[column].to_numpy().astype(float) for column in sides)
+    for column, values in zip(sides, (chosen, rejected), strict=True):
+        wrong = ~(np.isfinite(values) & (values <= 1e-3))
+        _check_none(table, "REFERENCED", column, wrong, "the reference logprob of an answer must be finite and at most 0")
+    never = (chosen == 0) & (rejected == 0)  # a cache that was filled with zeros (allenai/open-instruct#1182)
+    _check_none(table, "REFERENCED", sides[0], never, "both sides are exactly 0: the reference was never computed")
 
 
 def _check_metrics(table: pa.Table) -> None:
@@ -191,5 +214,7 @@ CHECKS: Mapping[str, Callable[[pa.Table], None]] = {
     "ROLLOUTS": _check_rollouts,
     "VERDICTS": _check_verdicts,
     "SCORED": _check_scored,
+    "PREFERENCES": _check_preferences,
+    "REFERENCED": _check_referenced,
     "METRICS": _check_metrics,
 }

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from posttrain.errors import ContractError
-from posttrain.table_checks import CHECKS, row_label
+from posttrain.table_checks import CHECKS, KEY_COLUMNS, row_label
 from posttrain.table_values import to_column
 
 TOKEN_IDS = pa.large_list(pa.int32())
@@ -75,6 +75,27 @@ SCORED = pa.schema(
         _field("reference_logprobs", LOGPROBS, nullable=True),
     ]
 )
+_PREFERENCE_COLUMNS = [
+    _field("pair_id", pa.string()),
+    _field("prompt_id", pa.string()),
+    _field("prompt_ids", TOKEN_IDS),
+    _field("chosen_ids", TOKEN_IDS),
+    _field("rejected_ids", TOKEN_IDS),
+    _field("source", pa.string()),
+    # by how much the chosen side was judged better; null where the dataset does not say
+    _field("margin", pa.float64(), nullable=True),
+]
+PREFERENCES = pa.schema(_PREFERENCE_COLUMNS)
+REFERENCED = pa.schema(
+    [
+        *_PREFERENCE_COLUMNS,
+        # sums over the tokens of a side, in nats at temperature 1
+        _field("reference_chosen_logprob", pa.float64()),
+        _field("reference_rejected_logprob", pa.float64()),
+        # policy hash of the reference that computed them
+        _field("reference_hash", pa.string()),
+    ]
+)
 EVENTS = pa.schema(
     [
         _field("execution", pa.string(), nullable=True),
@@ -105,6 +126,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "ROLLOUTS": ROLLOUTS,
     "VERDICTS": VERDICTS,
     "SCORED": SCORED,
+    "PREFERENCES": PREFERENCES,
+    "REFERENCED": REFERENCED,
     "EVENTS": EVENTS,
     "METRICS": METRICS,
 }
@@ -242,5 +265,5 @@ def _check_columns(table: pa.Table, name: str, schema: pa.Schema) -> None:
 
 
 def _row_name(rows: Sequence[Mapping[str, Any]], row: int) -> str:
-    parts = [f"{column}={rows[row][column]!r}" for column in ("prompt_id", "sample_index") if column in rows[row]]
+    parts = [f"{column}={rows[row][column]!r}" for column in KEY_COLUMNS if column in rows[row]]
     return f"{row}" + (f" ({', '.join(parts)})" if parts else "")
