@@ -5,10 +5,10 @@ environment = $(PYTHON) scripts/environment.py
 run = .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help environment quickstart quickstart-smollm test check format bench mlflow mlflow-replay clean
+.PHONY: help environment quickstart quickstart-smollm quickstart-dpo sweep-dpo quickstart-iterative-dpo test check format bench mlflow mlflow-replay clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-25s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 environment:  ## make or repair the environment in .venv
 	@$(environment) laptop
@@ -19,6 +19,15 @@ quickstart: environment  ## teach a tiny model from nothing and show what it lea
 quickstart-smollm:  ## the same workflow on SmolLM2-135M-Instruct (15 to 20 minutes)
 	@$(environment) laptop smollm
 	@$(run) scripts/quickstart.py smollm
+
+quickstart-dpo: environment  ## DPO on pairs of verified rollouts, and the collapse that it can end in (about five minutes)
+	@$(run) scripts/quickstart.py dpo
+
+sweep-dpo: environment  ## DPO over loss, beta and learning rate with one reference precompute
+	@$(run) scripts/quickstart.py sweep
+
+quickstart-iterative-dpo: environment  ## iterative DPO beside GRPO at equal completions spent
+	@$(run) scripts/quickstart.py iterative
 
 test:  ## run every test; ARGS="-k name" to choose
 	@$(environment) laptop dev

@@ -12,23 +12,27 @@ from posttrain.errors import ConfigError
 
 Message = Mapping[str, str]
 _MARKER = "posttrain-marks-this-turn"
+_READ_WHOLE = 1 << 16  # characters of a text that are always tokenised, even if few ids are wanted
 
 
-def encode_messages(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+def encode_messages(tokenizer: Any, messages: Sequence[Message], num_tokens: int | None = None) -> list[int]:
     """Prompt ids of a conversation, ending where the completion begins.
 
     The chat template is applied once, with the generation prompt; a tokenizer without one takes the contents joined by a newline.
     There is exactly one leading BOS when the template writes one or the tokenizer adds one (OpenRLHF/OpenRLHF#393), else none.
 
+    Args:
+        num_tokens: see `encode_completion`.
+
     Raises:
         ConfigError: the chat template refuses the messages.
     """
-    return encode_text(tokenizer, render_messages(tokenizer, messages))
+    return encode_text(tokenizer, render_messages(tokenizer, messages), num_tokens)
 
 
-def encode_text(tokenizer: Any, text: str) -> list[int]:
+def encode_text(tokenizer: Any, text: str, num_tokens: int | None = None) -> list[int]:
     """Ids of a text that begins a sequence: one BOS when the text or the tokenizer begins with one, and never an EOS added."""
-    ids = _encode(tokenizer, text)
+    ids = _encode_start(tokenizer, text, num_tokens)
     start = tokenizer.bos_token_id
     if start is None:
         return ids
@@ -38,9 +42,31 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     return [start, *rest] if len(rest) < len(ids) or _prepends(tokenizer, start) else ids
 
 
-def encode_completion(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a completion's text that continues a prompt: no BOS and no EOS added."""
-    return _encode(tokenizer, text)
+def encode_completion(tokenizer: Any, text: str, num_tokens: int | None = None) -> list[int]:
+    """Ids of a completion's text that continues a prompt: no BOS and no EOS added.
+
+    Args:
+        num_tokens: when no more ids than these will be used, so that the rest of a huge text need not be tokenised. What is
+            returned then may be longer or end early, but never with fewer ids than that.
+    """
+    return _encode_start(tokenizer, text, num_tokens)
+
+
+def end_of_answer(tokenizer: Any, conversational: bool) -> int:
+    """The token that ends an answer: what the chat template writes behind an assistant's content if it is special, else EOS.
+
+    Raises:
+        ConfigError: neither exists, so that the model could never learn to stop.
+    """
+    if conversational and tokenizer.chat_template:
+        conversation = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARKER}]
+        _, marker, tail = _apply_template(tokenizer, conversation, add_generation_prompt=False).rpartition(_MARKER)
+        first = _encode(tokenizer, tail)[:1] if marker else []
+        if first and _is_special(tokenizer, first[0]):
+            return first[0]
+    if tokenizer.eos_token_id is None:
+        raise ConfigError("data.model", tokenizer.name_or_path, "its tokenizer has no EOS token", "Choose a model that can stop.")
+    return int(tokenizer.eos_token_id)
 
 
 def render_messages(tokenizer: Any, messages: Sequence[Message]) -> str:
@@ -49,16 +75,9 @@ def render_messages(tokenizer: Any, messages: Sequence[Message]) -> str:
     Raises:
         ConfigError: the chat template refuses the messages.
     """
-    from jinja2 import TemplateError
-
     if not tokenizer.chat_template:
         return "\n".join(message["content"] for message in messages)
-    try:
-        return tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        roles = [message["role"] for message in messages]
-        why = f"the template refuses messages of these roles ({error})"
-        raise ConfigError("chat_template", roles, why, "Change the messages, or take another model.") from error
+    return _apply_template(tokenizer, messages, add_generation_prompt=True)
 
 
 def decode_completion(tokenizer: Any, completion_ids: Sequence[int], end_ids: Collection[int] | None = None) -> str:
@@ -100,8 +119,37 @@ def _text_after_assistant(tokenizer: Any, new_messages: Sequence[Message]) -> st
     return tail
 
 
+def _apply_template(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    from jinja2 import TemplateError
+
+    plain = [dict(message) for message in messages]
+    try:
+        return tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=add_generation_prompt)
+    except TemplateError as error:
+        roles = [message["role"] for message in messages]
+        why = f"the template refuses messages of these roles ({error})"
+        raise ConfigError("chat_template", roles, why, "Change the messages, or take another model.") from error
+
+
+def _encode_start(tokenizer: Any, text: str, num_tokens: int | None) -> list[int]:
+    """The ids of `text`; of a huge one at least the first `num_tokens` and as many behind them, so that the cut is far off."""
+    length = len(text) if num_tokens is None else max(_READ_WHOLE, 16 * num_tokens)
+    while length < len(text):
+        ids = _encode(tokenizer, text[:length])
+        if num_tokens is not None and len(ids) >= 2 * num_tokens:
+            return ids
+        length *= 4
+    return _encode(tokenizer, text)
+
+
 def _encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _is_special(tokenizer: Any, token: int) -> bool:
+    """Whether the token is special; one that was added without a role of its own is not among `all_special_ids`."""
+    added = tokenizer.added_tokens_decoder.get(token)
+    return token in tokenizer.all_special_ids or (added is not None and added.special)
 
 
 def _prepends(tokenizer: Any, start: int) -> bool:

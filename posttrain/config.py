@@ -202,6 +202,9 @@ class TrackingSettings(Settings):
 
     experiment: str = Field(default="posttrain", min_length=1)
     run_name: str = ""
+    parent_execution: str = Field(
+        default="", description="execution whose MLflow run this one is nested in, as a sweep's trials are"
+    )
     keep_last: int = Field(default=2, ge=1, description="checkpoints kept beside the best one")
     register_as: str = Field(
         default="", pattern=r"^[^/:'\"]*$", description="name in the MLflow model registry; empty registers nothing"

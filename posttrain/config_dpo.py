@@ -81,6 +81,9 @@ class DpoLearnerSettings(OptimizerSettings):
             names = ", ".join(loss.value for loss in smoothed)
             why = f"the loss {self.loss_type.value} has no label smoothing"
             raise ConfigError("learner.label_smoothing", self.label_smoothing, why, f"Set it to 0, or choose one of {names}.")
+        if self.loss_type is DpoLoss.exo_pair and not self.label_smoothing:
+            why = "exo_pair is not defined without label smoothing"
+            raise ConfigError("learner.label_smoothing", self.label_smoothing, why, "The paper's value is 0.001.")
         if self.lora_rank and self.trainable_parameters != ".*":
             why = "with lora_rank > 0 the adapter alone is trained"
             raise ConfigError("learner.trainable_parameters", self.trainable_parameters, why, "Leave it out.")

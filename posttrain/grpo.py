@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pyarrow as pa
 from posttrain import policy, tables
 from posttrain.config import Dtype, LearnerSettings
 from posttrain.grpo_learner import Learner
-from posttrain.trainer_state import load_trainer_state, save_trainer_state
+from posttrain.successor import write_successor
+from posttrain.trainer_state import load_trainer_state
 
 ALGORITHM = "grpo"
 
@@ -45,20 +45,16 @@ def update_policy(
     manifest = policy.read_manifest(policy_directory)
     learner = _load_learner(policy_directory, state_directory, settings)
     metrics = learner.update(rows, iteration)
-    save_trainer_state(learner.state, output_state)
-    try:
-        policy.write_policy(
-            learner.model,
-            learner.tokenizer,
-            output_policy,
-            version=manifest.version + 1,
-            parent=manifest.hash,
-            algorithm=ALGORITHM,
-            iteration=iteration,
-        )
-    except BaseException:
-        shutil.rmtree(output_state, ignore_errors=True)  # a state without its policy would be taken for a finished update
-        raise
+    write_successor(
+        learner.model,
+        learner.tokenizer,
+        learner.state,
+        manifest,
+        algorithm=ALGORITHM,
+        iteration=iteration,
+        output_policy=output_policy,
+        output_state=output_state,
+    )
     return metrics
 
 

@@ -1,60 +1,24 @@
-"""A policy in training, in memory: model, optimiser, random generators and cursor, updated one iteration at a time."""
+"""GRPO on a policy in memory, one iteration at a time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from posttrain import random_state, tables
 from posttrain.config import ImportanceCorrection, LearnerSettings
-from posttrain.errors import PolicyError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.grpo_rows import REASONS, Microbatch, left_out_reasons, plan_epochs, trained_groups
-from posttrain.optimizer import build_optimizer, build_scheduler, trained_parameters
+from posttrain.optimizer import build_scheduler
 from posttrain.table_checks import list_lengths
-from posttrain.trainer_state import DataCursor, TrainerState, optimizer_moments, restore_moments
+from posttrain.trained_model import TrainedModel
+from posttrain.trainer_state import DataCursor
 
 
-class Learner:
-    """Owns `model`, which `update` trains in place. Optimiser and generators live on from update to update."""
-
-    def __init__(self, model: Any, tokenizer: Any, settings: LearnerSettings) -> None:
-        """
-        Args:
-            model: transformers causal language model with float32 weights.
-            tokenizer: its tokenizer; only the pad id is used.
-
-        Raises:
-            ConfigError: `trainable_parameters` matches nothing.
-            PolicyError: the tokenizer names neither a padding nor an end-of-sequence token.
-        """
-        if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
-            why = "the tokenizer names neither a padding nor an end-of-sequence token: rows cannot be padded"
-            raise PolicyError(f"{why}. Set tokenizer.eos_token, save it with the model and import that.")
-        self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        self.parameters = trained_parameters(model, settings.trainable_parameters)
-        self.optimizer = build_optimizer(self.parameters.values(), settings)
-        self.cursor = DataCursor()
-        self._random: random_state.RandomState = {}  # empty until the first step: it starts from settings.seed
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """name → shape of the trained parameters."""
-        return {name: tuple(parameter.shape) for name, parameter in self.parameters.items()}
-
-    @property
-    def state(self) -> TrainerState:
-        """Everything that the next update needs besides the model."""
-        moments = optimizer_moments(self.optimizer, self.parameters)
-        return TrainerState(self.shapes, moments, self._random, self.cursor)
-
-    def resume(self, state: TrainerState) -> None:
-        """Goes on from a state that `load_trainer_state` has checked against `shapes`."""
-        restore_moments(self.optimizer, self.parameters, state.moments)
-        self._random, self.cursor = state.random, state.cursor
+class Learner(TrainedModel[LearnerSettings]):
+    """GRPO on one model: `update` trains it in place, one iteration at a time."""
 
     def update(self, scored: pa.Table, iteration: int) -> pa.Table:
         """Trains on the rows of one iteration and returns METRICS.
@@ -91,12 +55,12 @@ class Learner:
         scheduler = build_scheduler(self.optimizer, self.settings, self.cursor.num_steps, num_steps)
         optimizers = (self.optimizer, scheduler)
         with random_state.untouched(), recorded_trainer(self.model, self.tokenizer, self.settings, optimizers, epochs) as trainer:
-            if self._random:
-                random_state.restore(self._random)
+            if self.random:
+                random_state.restore(self.random)
             if corrected or num_steps > 1:
                 trainer.record_old_logprobs()
             trainer.train()
-            self._random = random_state.capture()
+            self.random = random_state.capture()
         return trainer.sampler_metrics, trainer.step_metrics
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 from posttrain.advantages import batch_scale
 from posttrain.config import AdvantageScaling, LearnerSettings
 from posttrain.errors import ContractError
+from posttrain.partition import even_parts
 from posttrain.table_checks import list_lengths
 
 ABSTAINED = "abstained"  # not judged
@@ -42,7 +43,6 @@ class TrainingRow:
 
 
 Group = tuple[TrainingRow, ...]
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def plan_epochs(groups: Sequence[Group], settings: LearnerSettings, iteration: i
     epochs = [
         [
             tuple(itertools.chain.from_iterable(groups[number] for number in numbers))
-            for numbers in _even_parts(order.permutation(len(groups)).tolist(), num_steps)
+            for numbers in even_parts(order.permutation(len(groups)).tolist(), num_steps)
         ]
         for _ in range(settings.num_epochs)
     ]
@@ -157,10 +157,4 @@ def _num_microbatches(num_groups: int, num_steps: int, settings: LearnerSettings
 
 def _step_microbatches(rows: Group, num_microbatches: int, step: int) -> list[Microbatch]:
     num_tokens = sum(len(row.completion_ids) for row in rows)
-    return [Microbatch(part, step, len(rows), num_tokens, num_microbatches) for part in _even_parts(rows, num_microbatches)]
-
-
-def _even_parts(items: Sequence[Item], num_parts: int) -> Iterator[Sequence[Item]]:
-    bounds = [len(items) * part // num_parts for part in range(num_parts + 1)] if num_parts else [0]
-    for start, end in itertools.pairwise(bounds):
-        yield items[start:end]
+    return [Microbatch(part, step, len(rows), num_tokens, num_microbatches) for part in even_parts(rows, num_microbatches)]

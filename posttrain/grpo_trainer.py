@@ -19,6 +19,7 @@ from transformers import PrinterCallback
 
 from posttrain.config import Dtype, ImportanceCorrection, LearnerSettings, LossType
 from posttrain.errors import TrainingError
+from posttrain.fused_head import packed_head
 from posttrain.grpo_metrics import WeightedMeans
 from posttrain.grpo_rows import Microbatch, TrainingRow
 from posttrain.grpo_tensors import SEQUENCE_CORRECTIONS, cap_importance, log_importance, pad_logprobs, pad_rows
@@ -202,7 +203,9 @@ def recorded_trainer(
     gc.freeze()  # accelerate collects garbage at the start: half a second over the objects of all imported libraries
     try:
         with tempfile.TemporaryDirectory(prefix="posttrain-trl-") as directory:
-            yield RecordedRolloutTrainer(model, tokenizer, settings, optimizers, epochs, directory)
+            trainer = RecordedRolloutTrainer(model, tokenizer, settings, optimizers, epochs, directory)
+            with packed_head(model, temperature=settings.temperature, outputs=("log_probs", "entropy")):
+                yield trainer
     finally:
         gc.unfreeze()
         for patched in ("forward", "_original_forward"):

@@ -1,10 +1,14 @@
-"""Teacher-forced logprobs of recorded completions."""
+"""Teacher-forced logprobs of recorded completions: the one kernel of learners, references, fingerprints and evaluation.
+
+Rows are packed (posttrain.packing), so that a shared prompt is computed once and nothing is padding; the head is applied to
+scored tokens only, in chunks (posttrain.logprob_head). Models that cannot be packed take the padded way and say so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,34 +16,123 @@ import pyarrow as pa
 from posttrain import policy, tables
 from posttrain.config import Dtype, LearnerSettings
 from posttrain.grpo_rows import left_out_reasons
+from posttrain.packing import MAX_PACK_TOKENS, Ids, Pack, pack_rows
 from posttrain.progress import progress
 
-MAX_BATCH_TOKENS = 16_384
-MAX_BATCH_LOGITS = 1 << 26  # float32 values that exist at once: 256 MiB
+if TYPE_CHECKING:
+    from posttrain.logprob_head import TokenScores
 
-Ids = Sequence[int] | np.ndarray
+Item = TypeVar("Item")
 
-
-def token_logprobs(model: Any, prompt_ids: Sequence[Ids], completion_ids: Sequence[Ids], temperature: float) -> list[np.ndarray]:
+def token_logprobs(
+    model: Any,
+    prompt_ids: Sequence[Ids],
+    completion_ids: Sequence[Ids],
+    temperature: float,
+    *,
+    max_pack_tokens: int = MAX_PACK_TOKENS,
+    description: str = "logprobs",
+) -> list[np.ndarray]:
     """log p(token | prompt, tokens before) of every completion token, at `temperature`.
 
-    Rows are padded on the right, so positions count from 0 and causality hides the padding; the log-softmax is taken in
-    float32, and the head is applied from the first completion position on.
-
     Args:
-        model: transformers causal language model; its device and dtype are used, its mode is left alone.
-        prompt_ids: one non-empty list of ids for each row.
+        model: transformers causal language model or a PEFT model of one; its device and dtype (or autocast's) are used, its
+            mode is left alone.
+        prompt_ids: one non-empty list of ids for each row. Rows with equal prompts share its computation.
         completion_ids: one list of ids for each row, may be empty.
+        max_pack_tokens: input tokens of one forward pass.
+        description: what the progress bar says.
 
     Returns:
-        float32 arrays in the order of the rows, each as long as its completion.
+        float32 arrays in the order of the rows, each as long as its completion. The log-softmax is taken in float32.
+
+    Raises:
+        ValueError: a prompt is empty.
     """
+    import torch
+
     results = [np.zeros(0, np.float32)] * len(prompt_ids)
-    for rows in _batches([len(ids) for ids in prompt_ids], [len(ids) for ids in completion_ids], model.config.vocab_size):
-        values = _batch_logprobs(model, [prompt_ids[row] for row in rows], [completion_ids[row] for row in rows], temperature)
-        for row, value in zip(rows, values, strict=True):
-            results[row] = value
+    with torch.inference_mode():
+        for rows, scores in score_rows(
+            model, prompt_ids, completion_ids, temperature, max_pack_tokens=max_pack_tokens, description=description
+        ):
+            bounds = np.cumsum([len(completion_ids[row]) for row in rows])[:-1]
+            for row, values in zip(rows, np.split(scores.logprobs.cpu().numpy(), bounds), strict=True):
+                results[row] = values.copy()
     return results
+
+
+def score_rows(
+    model: Any,
+    prompt_ids: Sequence[Ids],
+    completion_ids: Sequence[Ids],
+    temperature: float,
+    *,
+    extras: Sequence[str] = (),
+    max_pack_tokens: int = MAX_PACK_TOKENS,
+    description: str | None = None,
+) -> Iterator[tuple[Sequence[int], TokenScores]]:
+    """The kernel in tensors: row numbers and the scores of their completions, row after row, one forward pass at a time.
+
+    Logprobs carry a gradient where torch has gradients enabled; with gradient checkpointing, `packed_attention(model)` must
+    be open over forward and backward. Rows without completion tokens do not appear.
+
+    Args:
+        extras: fields of TokenScores that are wanted besides the logprobs.
+
+    Raises:
+        ValueError: a prompt is empty.
+    """
+    rows = range(len(prompt_ids))
+    packs = pack_rows(prompt_ids, completion_ids, max_pack_tokens)
+    if not _can_pack(model):
+        yield from _padded(model, rows, prompt_ids, completion_ids, temperature, extras, description)
+        return
+    for pack in _shown(packs, description):
+        scores = _packed(model, pack, temperature, extras)
+        if scores is None:
+            yield from _padded(model, pack.rows, prompt_ids, completion_ids, temperature, extras, None)
+        else:
+            yield pack.rows, scores
+
+
+def _can_pack(model: Any) -> bool:
+    from posttrain.packed_model import why_not_packed
+
+    return why_not_packed(model) is None
+
+
+def _packed(model: Any, pack: Pack, temperature: float, extras: Sequence[str]) -> TokenScores | None:
+    """None where this very pack cannot be computed; the log then says why."""
+    from posttrain.packed_attention import PackingError
+    from posttrain.packed_model import score_pack, warn_padded
+
+    try:
+        return score_pack(model, pack, temperature, extras)
+    except PackingError as error:
+        warn_padded(model, str(error))
+        return None
+
+
+def _padded(
+    model: Any,
+    rows: Sequence[int],
+    prompt_ids: Sequence[Ids],
+    completion_ids: Sequence[Ids],
+    temperature: float,
+    extras: Sequence[str],
+    description: str | None,
+) -> Iterator[tuple[Sequence[int], TokenScores]]:
+    from posttrain.padded_logprobs import batch_rows, score_padded
+
+    prompts, completions = ([column[row] for row in rows] for column in (prompt_ids, completion_ids))
+    for batch in _shown(batch_rows(prompts, completions, model.config.vocab_size), description):
+        members = [prompts[number] for number in batch], [completions[number] for number in batch]
+        yield [rows[number] for number in batch], score_padded(model, *members, temperature, extras)
+
+
+def _shown(items: Sequence[Item], description: str | None) -> Iterable[Item]:
+    return progress(items, description, len(items), unit="batch") if description else items
 
 
 def add_reference_logprobs(scored: pa.Table, reference_directory: Path, settings: LearnerSettings) -> pa.Table:
@@ -71,42 +164,4 @@ def _reference_logprobs(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = policy.load_model(directory, Dtype.float32.value, settings.trust_remote_code).to(device)
     with torch.autocast(device, torch.bfloat16, enabled=settings.dtype is Dtype.bfloat16):  # as the learner computes
-        return token_logprobs(model, prompts, completions, settings.temperature)
-
-
-def _batches(prompt_lengths: Sequence[int], completion_lengths: Sequence[int], vocab_size: int) -> Iterator[list[int]]:
-    """Row numbers of each batch: rows of like length together, bounded in tokens and in logits."""
-    pending = sorted(
-        (row for row, length in enumerate(completion_lengths) if length),
-        key=lambda row: (prompt_lengths[row], completion_lengths[row]),
-    )
-    batches: list[list[int]] = [[]]
-    for row in pending:
-        grown = [*batches[-1], row]
-        width = max(prompt_lengths[item] + completion_lengths[item] for item in grown)
-        scored_width = width - min(prompt_lengths[item] for item in grown) + 1
-        fits = len(grown) * width <= MAX_BATCH_TOKENS and len(grown) * scored_width * vocab_size <= MAX_BATCH_LOGITS
-        if fits or not batches[-1]:
-            batches[-1] = grown
-        else:
-            batches.append([row])
-    if pending:
-        yield from progress(batches, "reference logprobs", len(batches), unit="batch")
-
-
-def _batch_logprobs(model: Any, prompts: Sequence[Ids], completions: Sequence[Ids], temperature: float) -> list[np.ndarray]:
-    import torch
-
-    lengths = [(len(prompt), len(completion)) for prompt, completion in zip(prompts, completions, strict=True)]
-    width, first = max(p + c for p, c in lengths), min(p for p, _ in lengths) - 1
-    padded, real = np.zeros((len(lengths), width), np.int64), np.zeros((len(lengths), width), np.int64)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        padded[row, : sum(lengths[row])] = [*prompt, *completion]
-        real[row, : sum(lengths[row])] = 1
-    ids_BT, mask_BT = (torch.from_numpy(array).to(model.device) for array in (padded, real))
-    with torch.inference_mode():
-        keep = torch.arange(first, width - 1, device=model.device)  # the logits at t score the token at t + 1
-        logits_BTV = model(input_ids=ids_BT, attention_mask=mask_BT, logits_to_keep=keep, use_cache=False).logits
-        all_BTV = torch.log_softmax(logits_BTV.float() / temperature, dim=-1)
-        picked_BT = all_BTV.gather(-1, ids_BT[:, first + 1 :, None])[..., 0].cpu().numpy()
-    return [picked_BT[row, p - 1 - first : p - 1 - first + c].copy() for row, (p, c) in enumerate(lengths)]
+        return token_logprobs(model, prompts, completions, settings.temperature, description="reference logprobs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -43,7 +43,15 @@ class PolicyManifest:
 
 
 def write_policy(
-    model: Any, tokenizer: Any, directory: Path, *, version: int, parent: str | None, algorithm: str, iteration: int
+    model: Any,
+    tokenizer: Any,
+    directory: Path,
+    *,
+    version: int,
+    parent: str | None,
+    algorithm: str,
+    iteration: int,
+    add_files: Callable[[Path], None] | None = None,
 ) -> PolicyManifest:
     """Writes a policy directory aside, then renames it; on any error nothing is left.
 
@@ -51,6 +59,7 @@ def write_policy(
         model: a transformers causal language model; the weights keep their dtype.
         tokenizer: its transformers tokenizer.
         parent: `policy_hash` of the policy this one was made from.
+        add_files: writes further files into the directory; the manifest then names them too.
 
     Raises:
         PolicyError: the tokenizer has ids that the model has not, or the weights hold NaN or infinity.
@@ -61,6 +70,8 @@ def write_policy(
         with quiet_transformers():
             model.save_pretrained(aside)  # safetensors and generation_config.json
         tokenizer.save_pretrained(aside)
+        if add_files is not None:
+            add_files(aside)
         # from the written files, so that the fingerprint vouches for what others will load
         fingerprint = compute_fingerprint(partial(_load, aside, trust_remote_code=_is_custom(model)), tokenizer)
         manifest = PolicyManifest(version, parent, algorithm, iteration, hash_files(aside, MANIFEST), fingerprint)

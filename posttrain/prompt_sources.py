@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from posttrain import brackets
-from posttrain.config import DataSettings
-from posttrain.errors import ConfigError, ContractError, InfrastructureError
-from posttrain.sources import Message, Source, is_message, parse_source, read_file
+from posttrain.config_base import ModelData
+from posttrain.errors import ConfigError, ContractError
+from posttrain.sources import Message, Source, dataset_label, is_message, open_dataset, parse_source, read_file
 
 REASONING_GYM = "reasoning_gym:"
-OTHER_FILES = (".json", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst", ".zip")  # endings that no dataset id has
 DATASET_OPTIONS = ("split", "config", "prompt_column", "answer_column", "answer_after")
 
 
@@ -31,7 +30,7 @@ class RawPrompt:
     source: str
 
 
-def read_prompts(field: str, text: str, data: DataSettings, source_name: str) -> list[RawPrompt]:
+def read_prompts(field: str, text: str, data: ModelData, source_name: str) -> list[RawPrompt]:
     """Every prompt of a source, in its order. `field` is the setting that `text` comes from, `source_name` what to call it.
 
     Raises:
@@ -98,19 +97,18 @@ def _plain(value: str) -> Any:
         return value
 
 
-def _from_dataset(source: Source, data: DataSettings) -> list[RawPrompt]:
+def _from_dataset(source: Source, data: ModelData) -> list[RawPrompt]:
     source.check_options(DATASET_OPTIONS)
-    if Path(source.name).is_file():
-        raise ConfigError(source.field, source.text, "it is neither a .jsonl nor a .parquet file", "Convert the file.")
     split = source.options.get("split", "train")
     columns = {source.options.get(f"{name}_column", name): name for name in ("prompt", "answer")}
-    rows = ({columns.get(key, key): value for key, value in row.items()} for row in _download(source, split))
+    near = difflib.get_close_matches(source.name, ("brackets", REASONING_GYM), n=1, cutoff=0.6)
+    remedy = f"Did you mean {near[0]!r}?" if near else "Check the id, `split` and `config`, or give a .jsonl or .parquet file."
+    found = open_dataset(source, split, remedy)
+    rows = ({columns.get(key, key): value for key, value in row.items()} for row in found)
     marker = source.options.get("answer_after")
     if marker:
         rows = ({**row, "answer": _after(marker, row, number, source)} for number, row in enumerate(rows))
-    is_directory = Path(source.name).is_dir()
-    label = Path(source.text.partition("?")[0]).name if is_directory else source.name
-    return _from_rows(rows, f"{label}:{split}", source, data)
+    return _from_rows(rows, dataset_label(source, split), source, data)
 
 
 def _after(marker: str, row: Mapping[str, Any], number: int, source: Source) -> str:
@@ -122,27 +120,7 @@ def _after(marker: str, row: Mapping[str, Any], number: int, source: Source) -> 
     return answer.strip()
 
 
-def _download(source: Source, split: str) -> Iterable[dict[str, Any]]:
-    import datasets
-    from datasets import config
-    from datasets.exceptions import DatasetsError
-
-    near = difflib.get_close_matches(source.name, ("brackets", REASONING_GYM), n=1, cutoff=0.6)
-    remedy = f"Did you mean {near[0]!r}?" if near else "Check the id, `split` and `config`, or give a .jsonl or .parquet file."
-    try:
-        return cast("list[dict[str, Any]]", list(datasets.load_dataset(source.name, source.options.get("config"), split=split)))
-    except ConnectionError as error:
-        if config.HF_HUB_OFFLINE or source.name.endswith(OTHER_FILES):  # no retry helps
-            why = f"there is neither such a file nor such a dataset within reach ({error})"
-            raise ConfigError(source.field, source.text, why, remedy) from error
-        message = f"setting {source.field!r} = {source.text!r}: the dataset host cannot be reached ({error}). {remedy}"
-        raise InfrastructureError(message) from error
-    except (OSError, ValueError, DatasetsError) as error:
-        cause = f": {error.__cause__}" if error.__cause__ else ""
-        raise ConfigError(source.field, source.text, f"the dataset cannot be loaded ({error}{cause})", remedy) from error
-
-
-def _from_rows(rows: Iterable[Mapping[str, Any]], label: str, source: Source, data: DataSettings) -> list[RawPrompt]:
+def _from_rows(rows: Iterable[Mapping[str, Any]], label: str, source: Source, data: ModelData) -> list[RawPrompt]:
     """Rows with `prompt` (text or messages) or `messages`, `answer`, and where given `prompt_id`, `verifier`, `source`."""
     return [
         RawPrompt(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from posttrain import tables
-from posttrain.config import DataSettings, VerifySettings
+from posttrain.config import VerifySettings
+from posttrain.config_base import ModelData
 from posttrain.errors import ConfigError, ContractError
 from posttrain.prompt_sources import RawPrompt, read_prompts
-from posttrain.sources import Message
+from posttrain.sources import is_unicode, with_system
 from posttrain.tracking_credentials import mask_credentials
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class LoadedPrompts:
     rejected: tuple[RejectedPrompt, ...]
 
 
-def load_prompts(source: str, tokenizer: Any, data: DataSettings, *, field: str, source_name: str | None = None) -> LoadedPrompts:
+def load_prompts(source: str, tokenizer: Any, data: ModelData, *, field: str, source_name: str | None = None) -> LoadedPrompts:
     """Reads `source`, encodes every prompt and checks every answer against its verifier.
 
     Sources:
@@ -98,15 +99,15 @@ def hold_out(training: LoadedPrompts, evaluation: pa.Table) -> LoadedPrompts:
     return LoadedPrompts(table, (*training.rejected, *rejected))
 
 
-def _encode(prompt: RawPrompt, tokenizer: Any, data: DataSettings) -> dict[str, Any] | str:
+def _encode(prompt: RawPrompt, tokenizer: Any, data: ModelData) -> dict[str, Any] | str:
     """A PROMPTS row, or the reason why the prompt is rejected."""
     from posttrain import chat
 
     if not prompt.messages[-1]["content"].strip():
         return "the text is empty"
-    if not _is_unicode(prompt.messages):
+    if not is_unicode(*(text for message in prompt.messages for text in (message["role"], message["content"]))):
         return "the text has a lone surrogate, which is not Unicode"
-    messages = _with_system(prompt.messages, data.system_prompt)
+    messages = with_system(prompt.messages, data.system_prompt)
     prompt_ids = chat.encode_messages(tokenizer, list(messages))
     if len(prompt_ids) > data.max_prompt_tokens:
         return f"longer than data.max_prompt_tokens = {data.max_prompt_tokens}"
@@ -118,21 +119,6 @@ def _encode(prompt: RawPrompt, tokenizer: Any, data: DataSettings) -> dict[str, 
         "answer": _as_json(prompt),
         "source": prompt.source,
     }
-
-
-def _with_system(messages: tuple[Message, ...], system_prompt: str) -> tuple[Message, ...]:
-    if not system_prompt or messages[0]["role"] == "system":
-        return messages
-    return ({"role": "system", "content": system_prompt}, *messages)
-
-
-def _is_unicode(messages: Sequence[Message]) -> bool:
-    try:
-        for message in messages:
-            (message["role"] + message["content"]).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _as_json(prompt: RawPrompt) -> str:

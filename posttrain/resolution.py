@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from posttrain.config import AdvantageSettings, DataSettings, GrpoSettings, LearnerSettings, RolloutSettings, Settings
+from posttrain.config import AdvantageSettings, GrpoSettings, LearnerSettings, RolloutSettings
+from posttrain.config_base import ModelData, Settings
 from posttrain.config_rules import most_steps
 from posttrain.errors import ConfigError, ConfigErrors
 
@@ -30,7 +31,13 @@ def parse(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
 
 
 def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
-    """The effective settings of a launch: defaults, then the flat inputs (`section.field`), then `overrides` (YAML or JSON).
+    """The effective settings of a GRPO launch: `resolve_as`, and the length of the learning-rate schedule."""
+    settings = resolve_as(GrpoSettings, flat, overrides)
+    return settings.model_copy(update={"learner": _with_schedule_length(settings)})
+
+
+def resolve_as(kind: type[AnySettings], flat: Mapping[str, Any], overrides: str) -> AnySettings:
+    """Effective settings of a launch: defaults, then the flat inputs (`section.field`), then `overrides` (YAML or JSON).
 
     Values that several sections need (temperature, token limits, seed) are set once and follow everywhere.
     """
@@ -43,9 +50,8 @@ def resolve(flat: Mapping[str, Any], overrides: str) -> GrpoSettings:
             values.setdefault(section, {}).update(fields)
         else:
             values[section] = fields
-    _share(values)
-    settings = parse(GrpoSettings, values)
-    return settings.model_copy(update={"learner": _with_schedule_length(settings)})
+    _share(kind, values)
+    return parse(kind, values)
 
 
 def _with_schedule_length(settings: GrpoSettings) -> LearnerSettings:
@@ -56,25 +62,35 @@ def _with_schedule_length(settings: GrpoSettings) -> LearnerSettings:
     return learner.model_copy(update={"total_steps": most_steps(settings)})
 
 
-def _share(values: dict[str, Any]) -> None:
+def _share(kind: type[Settings], values: dict[str, Any]) -> None:
     """Fills in what several sections need, from values that can be used; `parse` explains those that cannot."""
     if any(not isinstance(fields, dict) for fields in values.values()):
         return
     try:
-        data = DataSettings.model_validate(values.get("data", {}))
+        data = _section(kind, "data").model_validate(values.get("data", {}))
     except ValidationError:
         return
-    rollout, learner, advantage = (values.setdefault(section, {}) for section in ("rollout", "learner", "advantage"))
-    rollout.setdefault("max_model_tokens", data.context_tokens)
-    rollout.setdefault("max_completion_tokens", data.max_completion_tokens)
-    rollout.setdefault("trust_remote_code", data.trust_remote_code)
-    learner.setdefault("max_completion_tokens", data.max_completion_tokens)
-    learner.setdefault("trust_remote_code", data.trust_remote_code)
-    learner.setdefault("temperature", rollout.get("temperature", RolloutSettings().temperature))
-    learner.setdefault("scaling", advantage.get("scaling", AdvantageSettings().scaling))
-    seed = values.get("loop", {}).get("seed", 0)
-    for section in (rollout, learner, values.setdefault("warm_start", {})):
-        section.setdefault("seed", seed)
+    if not isinstance(data, ModelData):
+        return
+    rollout, advantage = values.get("rollout", {}), values.get("advantage", {})
+    shared = {
+        "max_model_tokens": data.context_tokens,
+        "max_completion_tokens": data.max_completion_tokens,
+        "trust_remote_code": data.trust_remote_code,
+        "temperature": rollout.get("temperature", RolloutSettings().temperature),
+        "scaling": advantage.get("scaling", AdvantageSettings().scaling),
+        "seed": values.get("loop", {}).get("seed", 0),
+    }
+    for section in ("rollout", "learner", "warm_start", "pairs"):
+        if section in kind.model_fields:
+            own = _section(kind, section).model_fields
+            values[section] = {name: value for name, value in shared.items() if name in own} | values.get(section, {})
+
+
+def _section(kind: type[Settings], name: str) -> type[Settings]:
+    section = kind.model_fields[name].annotation
+    assert isinstance(section, type) and issubclass(section, Settings)
+    return section
 
 
 def _load_overrides(overrides: str) -> dict[str, Any]:

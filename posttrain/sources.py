@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
 
-from posttrain.errors import ConfigError
+from posttrain.errors import ConfigError, InfrastructureError
 
 FILE_ENDINGS = (".jsonl", ".parquet")
+OTHER_FILES = (".json", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst", ".zip")  # endings that no dataset id has
+BATCH_ROWS = 16  # rows of a parquet file that are in memory at once: each may hold megabytes
 Message = dict[str, str]
 
 
@@ -80,28 +82,69 @@ def read_file(source: Source) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the file is missing or is not what its name says; names the line.
     """
+    return list(iterate_file(source))
+
+
+def iterate_file(source: Source) -> Iterator[dict[str, Any]]:
+    """The same, a few rows in memory at a time: a column may hold more than 2 GiB (apache/arrow#44164).
+
+    Raises:
+        ConfigError: as `read_file`, but as late as the faulty row.
+    """
     path = Path(source.name)
     if not path.is_file():
         raise ConfigError(source.field, source.text, "there is no such file", "Give the path of a .jsonl or .parquet file.")
-    return _read_parquet(source, path) if path.suffix == ".parquet" else _read_jsonl(source, path)
+    yield from (_iterate_parquet if path.suffix == ".parquet" else _iterate_jsonl)(source, path)
 
 
-def _read_parquet(source: Source, path: Path) -> list[dict[str, Any]]:
+def dataset_label(source: Source, split: str) -> str:
+    """What ids of a dataset's rows begin with: its name, whatever directory it lies in, and the split."""
+    name = Path(source.text.partition("?")[0]).name if Path(source.name).is_dir() else source.name
+    return f"{name}:{split}"
+
+
+def open_dataset(source: Source, split: str, remedy: str) -> Iterable[dict[str, Any]]:
+    """The rows of a Hugging Face dataset, by id or local directory.
+
+    Raises:
+        ConfigError: there is no such dataset, or it cannot be loaded.
+        InfrastructureError: the dataset host cannot be reached.
+    """
+    import datasets
+    from datasets import config
+    from datasets.exceptions import DatasetsError
+
+    if Path(source.name).is_file():
+        raise ConfigError(source.field, source.text, "it is neither a .jsonl nor a .parquet file", "Convert the file.")
+    try:
+        rows = datasets.load_dataset(source.name, source.options.get("config"), split=split)
+    except ConnectionError as error:
+        if config.HF_HUB_OFFLINE or source.name.endswith(OTHER_FILES):  # no retry helps
+            why = f"there is neither such a file nor such a dataset within reach ({error})"
+            raise ConfigError(source.field, source.text, why, remedy) from error
+        message = f"setting {source.field!r} = {source.text!r}: the dataset host cannot be reached ({error}). {remedy}"
+        raise InfrastructureError(message) from error
+    except (OSError, ValueError, DatasetsError) as error:
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        raise ConfigError(source.field, source.text, f"the dataset cannot be loaded ({error}{cause})", remedy) from error
+    return cast("Iterable[dict[str, Any]]", rows)
+
+
+def _iterate_parquet(source: Source, path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path).read().to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
+        for batch in pq.ParquetFile(path, memory_map=True).iter_batches(batch_size=BATCH_ROWS):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ConfigError(source.field, source.text, f"not a readable parquet file ({error})", "Write the file again.") from error
 
 
-def _read_jsonl(source: Source, path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _iterate_jsonl(source: Source, path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                rows.append(_parse_line(source, number, line))
-    return rows
+                yield _parse_line(source, number, line)
 
 
 def _parse_line(source: Source, number: int, line: bytes) -> dict[str, Any]:
@@ -118,3 +161,20 @@ def _parse_line(source: Source, number: int, line: bytes) -> dict[str, Any]:
 def is_message(item: Any) -> bool:
     """Whether `item` is a chat message: role and content, both texts."""
     return isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
+
+
+def is_unicode(*texts: str) -> bool:
+    """Whether UTF-8 can hold the texts; a lone surrogate, which JSON may escape, it cannot."""
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def with_system(messages: tuple[Message, ...], system_prompt: str) -> tuple[Message, ...]:
+    """The conversation with `system_prompt` before it, unless that is empty or the conversation has a system message."""
+    if not system_prompt or messages[0]["role"] == "system":
+        return messages
+    return ({"role": "system", "content": system_prompt}, *messages)

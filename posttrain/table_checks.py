@@ -6,6 +6,8 @@ The values of a list column are checked as one flat array: a shard may hold 30 m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ FINISH_REASONS = ("stop", "length", "aborted")
 # No sampler draws a token of probability e^-1000, which even float64 holds for 0: servers write such numbers (-9999) where
 # JSON has no -infinity (vllm-project/vllm#4149).
 SMALLEST_LOGPROB = -1000.0
+MAX_LOGPROB = 1e-3  # 0, and what rounding adds to it
 KEY_COLUMNS = ("pair_id", "prompt_id", "sample_index")
 
 
@@ -48,82 +51,9 @@ def check_groups(rollouts: pa.Table, group_size: int) -> None:
     _check_none(rollouts, "ROLLOUTS", "prompt_id", incomplete, f"the prompt's group is incomplete: {group_size} rows are wanted")
 
 
-def _check_prompts(table: pa.Table) -> None:
-    _check_unique(table, "PROMPTS", ["prompt_id"])
-    _check_prompt_ids(table, "PROMPTS")
-    _check_none(table, "PROMPTS", "messages", list_lengths(table, "messages") == 0, "the prompt has no messages")
-    for part in ("role", "content"):
-        wrong = _flat(table, "messages", part).is_null()
-        _check_items(table, "PROMPTS", "messages", np.asarray(wrong), f"a message has no {part}")
-
-
-def _check_rollouts(table: pa.Table, name: str = "ROLLOUTS") -> None:
-    _check_unique(table, name, ["prompt_id", "sample_index"])
-    _check_none(table, name, "sample_index", table["sample_index"].to_numpy() < 0, "the sample index counts from 0")
-    _check_prompt_ids(table, name)
-    _check_token_ids(table, name, "completion_ids")
-    lengths = list_lengths(table, "completion_ids")
-    _check_lengths(table, name, "behavior_logprobs", lengths)
-    _check_logprobs(table, name, "behavior_logprobs")
-    _check_sampled(table, name)
-    _check_member(table, name, "finish_reason", FINISH_REASONS)
-    _check_policy_versions(table, name, lengths)
-
-
-def _check_verdicts(table: pa.Table, name: str = "VERDICTS") -> None:
-    _check_unique(table, name, ["prompt_id", "sample_index"])
-    _check_member(table, name, "outcome", OUTCOMES)
-    rewards = table["reward"].to_numpy()
-    judged = np.asarray(table["reward"].is_valid())
-    _check_none(table, name, "reward", judged & ~np.isfinite(rewards.astype(float)), "the reward must be finite, or null")
-    errors = np.asarray(pc.equal(table["outcome"], "error"))
-    _check_none(table, name, "reward", errors & judged, "a verifier error carries no reward")
-    seconds = table["seconds"].to_numpy().astype(float)
-    _check_none(table, name, "seconds", ~(np.isfinite(seconds) & (seconds >= 0)), "a duration must be finite and at least 0")
-
-
-def _check_scored(table: pa.Table) -> None:
-    _check_rollouts(table, "SCORED")
-    _check_verdicts(table, "SCORED")
-    advantages = table["advantage"].to_numpy()
-    known = np.asarray(table["advantage"].is_valid())
-    _check_none(table, "SCORED", "advantage", known & ~np.isfinite(advantages.astype(float)), "the advantage must be finite")
-    unjudged = np.asarray(table["reward"].is_null())
-    _check_none(table, "SCORED", "advantage", known & unjudged, "a completion without a reward has no advantage")
-    _check_lengths(table, "SCORED", "reference_logprobs", list_lengths(table, "completion_ids"))
-    _check_logprobs(table, "SCORED", "reference_logprobs")
-
-
-def _check_preferences(table: pa.Table, name: str = "PREFERENCES") -> None:
-    _check_unique(table, name, ["pair_id"])
-    _check_prompt_ids(table, name)
-    for side in ("chosen_ids", "rejected_ids"):
-        _check_token_ids(table, name, side)
-        _check_none(table, name, side, list_lengths(table, side) == 0, "the answer has no tokens: nothing is learned from it")
-    same = [chosen == rejected for chosen, rejected in zip(table["chosen_ids"], table["rejected_ids"], strict=True)]
-    _check_none(table, name, "rejected_ids", np.array(same, dtype=bool), "chosen and rejected are identical: nothing to prefer")
-    margins = table["margin"].to_numpy().astype(float)
-    known = np.asarray(table["margin"].is_valid())
-    _check_none(table, name, "margin", known & ~np.isfinite(margins), "the margin must be finite, or null")
-
-
-def _check_referenced(table: pa.Table) -> None:
-    _check_preferences(table, "REFERENCED")
-    sides = ("reference_chosen_logprob", "reference_rejected_logprob")
-    chosen, rejected = (table[column].to_numpy().astype(float) for column in sides)
-    for column, values in zip(sides, (chosen, rejected), strict=True):
-        wrong = ~(np.isfinite(values) & (values <= 1e-3))
-        _check_none(table, "REFERENCED", column, wrong, "the reference logprob of an answer must be finite and at most 0")
-    never = (chosen == 0) & (rejected == 0)  # a cache that was filled with zeros (allenai/open-instruct#1182)
-    _check_none(table, "REFERENCED", sides[0], never, "both sides are exactly 0: the reference was never computed")
-
-
-def _check_metrics(table: pa.Table) -> None:
-    values = table["value"].to_numpy().astype(float)
-    _check_none(table, "METRICS", "value", ~np.isfinite(values), "a metric must be finite; leave the point out instead")
-
-
-def _check_unique(table: pa.Table, name: str, columns: list[str]) -> None:
+def _check_key(table: pa.Table, name: str, columns: list[str]) -> None:
+    if table.select(columns).group_by(columns).aggregate([]).num_rows == table.num_rows:
+        return
     seen: set[tuple[Any, ...]] = set()
     for row, key in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True)):
         if key in seen:
@@ -131,13 +61,83 @@ def _check_unique(table: pa.Table, name: str, columns: list[str]) -> None:
         seen.add(key)
 
 
+def _check_messages(table: pa.Table, name: str) -> None:
+    _check_none(table, name, "messages", list_lengths(table, "messages") == 0, "the prompt has no messages")
+    for part in ("role", "content"):
+        wrong = _flat(table, "messages", part).is_null()
+        _check_items(table, name, "messages", np.asarray(wrong), f"a message has no {part}")
+
+
+def _check_sample_index(table: pa.Table, name: str) -> None:
+    _check_none(table, name, "sample_index", table["sample_index"].to_numpy() < 0, "the sample index counts from 0")
+
+
+def _check_errors(table: pa.Table, name: str) -> None:
+    errors = np.asarray(pc.equal(table["outcome"], "error"))
+    judged = np.asarray(table["reward"].is_valid())
+    _check_none(table, name, "reward", errors & judged, "a verifier error carries no reward")
+
+
+def _check_seconds(table: pa.Table, name: str) -> None:
+    seconds = table["seconds"].to_numpy().astype(float)
+    _check_none(table, name, "seconds", ~(np.isfinite(seconds) & (seconds >= 0)), "a duration must be finite and at least 0")
+
+
+def _check_unjudged(table: pa.Table, name: str) -> None:
+    known, unjudged = np.asarray(table["advantage"].is_valid()), np.asarray(table["reward"].is_null())
+    _check_none(table, name, "advantage", known & unjudged, "a completion without a reward has no advantage")
+
+
+def _check_answer(table: pa.Table, name: str, side: str) -> None:
+    _check_token_ids(table, name, side)
+    _check_none(table, name, side, list_lengths(table, side) == 0, "the answer has no tokens: nothing is learned from it")
+
+
+def _check_sides(table: pa.Table, name: str) -> None:
+    """No pair has twice the same answer; the answers are not empty."""
+    sides = ("chosen_ids", "rejected_ids")
+    lengths = [list_lengths(table, side) for side in sides]
+    same = lengths[0] == lengths[1]
+    if same.any():
+        chosen, rejected = (
+            _flat(table, side).to_numpy(zero_copy_only=False)[np.repeat(same, of)]
+            for side, of in zip(sides, lengths, strict=True)
+        )
+        starts = np.cumsum(lengths[0][same]) - lengths[0][same]
+        same[same] = np.logical_and.reduceat(chosen == rejected, starts)
+    _check_none(table, name, "rejected_ids", same, "chosen and rejected are identical: nothing to prefer")
+
+
+def _check_reference_logprob(table: pa.Table, name: str, column: str) -> None:
+    values = table[column].to_numpy().astype(float)
+    wrong = ~(np.isfinite(values) & (values <= MAX_LOGPROB))
+    _check_none(table, name, column, wrong, "the reference logprob of an answer must be finite and at most 0")
+
+
+def _check_computed(table: pa.Table, name: str) -> None:
+    sides = ("reference_chosen_logprob", "reference_rejected_logprob")
+    chosen, rejected = (table[column].to_numpy().astype(float) for column in sides)
+    never = (chosen == 0) & (rejected == 0)  # a cache that was filled with zeros (allenai/open-instruct#1182)
+    _check_none(table, name, sides[0], never, "both sides are exactly 0: the reference was never computed")
+
+
+def _check_value(table: pa.Table, name: str) -> None:
+    values = table["value"].to_numpy().astype(float)
+    _check_none(table, name, "value", ~np.isfinite(values), "a metric must be finite; leave the point out instead")
+
+
+def _check_finite_or_null(table: pa.Table, name: str, column: str) -> None:
+    values, known = table[column].to_numpy().astype(float), np.asarray(table[column].is_valid())
+    _check_none(table, name, column, known & ~np.isfinite(values), f"the {column} must be finite, or null")
+
+
 def _check_member(table: pa.Table, name: str, column: str, allowed: Sequence[str]) -> None:
     wrong = pc.invert(pc.is_in(table[column], value_set=pa.array(allowed)))
     _check_none(table, name, column, np.asarray(wrong), f"the value must be one of {', '.join(allowed)}")
 
 
-def _check_lengths(table: pa.Table, name: str, column: str, lengths: np.ndarray) -> None:
-    found = list_lengths(table, column)
+def _check_lengths(table: pa.Table, name: str, column: str) -> None:
+    found, lengths = list_lengths(table, column), list_lengths(table, "completion_ids")
     for row in np.flatnonzero((found >= 0) & (found != lengths))[:1]:
         why = f"it has {found[row]} entries for a completion of {lengths[row]} tokens"
         raise ContractError(name, column, row_label(table, int(row)), None, why)
@@ -149,25 +149,26 @@ def _check_prompt_ids(table: pa.Table, name: str) -> None:
 
 
 def _check_token_ids(table: pa.Table, name: str, column: str) -> None:
-    ids = _flat(table, column)
-    _check_items(table, name, column, _missing_or(ids, lambda numbers: numbers < 0), "a token id must be an integer of 0 or more")
+    wrong = _missing_or_outside(_flat(table, column), 0, np.inf)
+    _check_items(table, name, column, wrong, "a token id must be an integer of 0 or more")
 
 
 def _check_logprobs(table: pa.Table, name: str, column: str) -> None:
-    wrong = _missing_or(_flat(table, column), lambda numbers: ~(np.isfinite(numbers) & (numbers <= 1e-3)))
+    wrong = _missing_or_outside(_flat(table, column), float(np.finfo(np.float32).min), MAX_LOGPROB)
     _check_items(table, name, column, wrong, "a logprob must be finite and at most 0")
 
 
 def _check_sampled(table: pa.Table, name: str) -> None:
     """Of sampled tokens only: the reference may find a completion of another policy as unlikely as it likes."""
-    numbers = _flat(table, "behavior_logprobs").to_numpy(zero_copy_only=False)
+    wrong = _missing_or_outside(_flat(table, "behavior_logprobs"), SMALLEST_LOGPROB, np.inf)
     why = f"below {SMALLEST_LOGPROB:g} it is not a logprob but a sentinel: no sampler draws such a token; write null for the row"
-    _check_items(table, name, "behavior_logprobs", numbers < SMALLEST_LOGPROB, why)
+    _check_items(table, name, "behavior_logprobs", wrong, why)
 
 
-def _check_policy_versions(table: pa.Table, name: str, lengths: np.ndarray) -> None:
+def _check_policy_versions(table: pa.Table, name: str) -> None:
+    lengths = list_lengths(table, "completion_ids")
     for part in ("version", "num_tokens"):
-        wrong = _missing_or(_flat(table, "policy_versions", part), lambda numbers: numbers < 0)
+        wrong = _missing_or_outside(_flat(table, "policy_versions", part), 0, np.inf)
         _check_items(table, name, "policy_versions", wrong, f"{part} must be an integer of 0 or more")
     num_tokens = _flat(table, "policy_versions", "num_tokens").to_numpy(zero_copy_only=False)
     before = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
@@ -181,20 +182,25 @@ def _check_policy_versions(table: pa.Table, name: str, lengths: np.ndarray) -> N
 
 def _flat(table: pa.Table, column: str, part: str | None = None) -> pa.Array:
     """The items of all lists of a column in one array, or of one field of these items; a null list has none."""
-    items = pc.list_flatten(table[column].combine_chunks())
-    return items if part is None else pc.struct_field(items, part)
+    chunks = [pc.list_flatten(chunk) for chunk in table[column].chunks]
+    if len(chunks) != 1:  # a single chunk, as most files have, is not copied
+        chunks = [pa.concat_arrays(chunks) if chunks else pa.array([], table.schema.field(column).type.value_type)]
+    return chunks[0] if part is None else pc.struct_field(chunks[0], part)
 
 
-def _missing_or(items: pa.Array, is_wrong: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """For every item whether it is null or wrong; bool of shape (num_items,)."""
+def _missing_or_outside(items: pa.Array, lowest: float, highest: float) -> np.ndarray | None:
+    """For every item whether it is null, NaN or outside the bounds, bool of shape (num_items,); None when none is."""
     if items.null_count:
         return np.asarray(items.is_null())
-    return is_wrong(items.to_numpy(zero_copy_only=False))
+    numbers = items.to_numpy(zero_copy_only=False)
+    if not len(numbers) or (numbers.min() >= lowest and numbers.max() <= highest):  # without a temporary array; NaN fails both
+        return None
+    return ~((numbers >= lowest) & (numbers <= highest))
 
 
-def _check_items(table: pa.Table, name: str, column: str, wrong: np.ndarray, why: str) -> None:
-    """Raises for the first wrong item of a list column; `wrong` has one bool per item of all lists."""
-    if not wrong.any():
+def _check_items(table: pa.Table, name: str, column: str, wrong: np.ndarray | None, why: str) -> None:
+    """Raises for the first wrong item of a list column; `wrong` has one bool per item of all lists, or is None for no breach."""
+    if wrong is None or not wrong.any():
         return
     item = int(wrong.argmax())
     ends = np.cumsum(np.maximum(list_lengths(table, column), 0))
@@ -209,12 +215,68 @@ def _check_none(table: pa.Table, name: str, column: str, wrong: np.ndarray, why:
         raise ContractError(name, column, row_label(table, int(row)), table[column][int(row)].as_py(), why)
 
 
-CHECKS: Mapping[str, Callable[[pa.Table], None]] = {
-    "PROMPTS": _check_prompts,
-    "ROLLOUTS": _check_rollouts,
-    "VERDICTS": _check_verdicts,
-    "SCORED": _check_scored,
-    "PREFERENCES": _check_preferences,
-    "REFERENCED": _check_referenced,
-    "METRICS": _check_metrics,
+@dataclass(frozen=True)
+class Check:
+    """One rule, and the columns that it needs: a table that was read without them is not asked."""
+
+    columns: tuple[str, ...]
+    run: Callable[[pa.Table, str], None]
+
+
+def _key(*columns: str) -> Check:
+    return Check(columns, partial(_check_key, columns=list(columns)))
+
+
+def _of(check: Callable[..., None], column: str, *others: str) -> Check:
+    """A rule of `column`, which the function takes by name."""
+    return Check((column, *others), lambda table, name: check(table, name, column))
+
+
+_PROMPT_IDS = Check(("prompt_ids",), _check_prompt_ids)
+_ROLLOUTS = (
+    _key("prompt_id", "sample_index"),
+    Check(("sample_index",), _check_sample_index),
+    _PROMPT_IDS,
+    _of(_check_token_ids, "completion_ids"),
+    _of(_check_lengths, "behavior_logprobs", "completion_ids"),
+    _of(_check_logprobs, "behavior_logprobs"),
+    Check(("behavior_logprobs",), _check_sampled),
+    Check(("finish_reason",), lambda table, name: _check_member(table, name, "finish_reason", FINISH_REASONS)),
+    Check(("policy_versions", "completion_ids"), _check_policy_versions),
+)
+_VERDICTS = (
+    _key("prompt_id", "sample_index"),
+    Check(("outcome",), lambda table, name: _check_member(table, name, "outcome", OUTCOMES)),
+    _of(_check_finite_or_null, "reward"),
+    Check(("outcome", "reward"), _check_errors),
+    Check(("seconds",), _check_seconds),
+)
+_PREFERENCES = (
+    _key("pair_id"),
+    _PROMPT_IDS,
+    _of(_check_answer, "chosen_ids"),
+    _of(_check_answer, "rejected_ids"),
+    Check(("chosen_ids", "rejected_ids"), _check_sides),
+    _of(_check_finite_or_null, "margin"),
+)
+CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "PROMPTS": (_key("prompt_id"), _PROMPT_IDS, Check(("messages",), _check_messages)),
+    "ROLLOUTS": _ROLLOUTS,
+    "VERDICTS": _VERDICTS,
+    "SCORED": (
+        *_ROLLOUTS,
+        *_VERDICTS[1:],
+        _of(_check_finite_or_null, "advantage"),
+        Check(("advantage", "reward"), _check_unjudged),
+        _of(_check_lengths, "reference_logprobs", "completion_ids"),
+        _of(_check_logprobs, "reference_logprobs"),
+    ),
+    "PREFERENCES": _PREFERENCES,
+    "REFERENCED": (
+        *_PREFERENCES,
+        _of(_check_reference_logprob, "reference_chosen_logprob"),
+        _of(_check_reference_logprob, "reference_rejected_logprob"),
+        Check(("reference_chosen_logprob", "reference_rejected_logprob"), _check_computed),
+    ),
+    "METRICS": (Check(("value",), _check_value),),
 }

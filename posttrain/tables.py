@@ -156,19 +156,24 @@ def empty(name: str) -> pa.Table:
     return SCHEMAS[name].empty_table()
 
 
-def validate(table: pa.Table, name: str) -> pa.Table:
+def validate(table: pa.Table, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Checks that `table` keeps the contract `name` and returns it.
+
+    Args:
+        columns: where the table was read without the others; then the rules that need no other column are checked.
 
     Raises:
         ContractError: naming table, column, row and value of the first breach.
     """
-    schema = SCHEMAS[name]
+    schema = _pruned(name, columns)
     _check_columns(table, name, schema)
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             row = pc.index(pc.is_null(table[field.name]), True).as_py()
             raise ContractError(name, field.name, row_label(table, row), None, "the value is null where one is required")
-    CHECKS.get(name, lambda _: None)(table)
+    for check in CHECKS.get(name, ()):
+        if set(check.columns) <= set(table.column_names):
+            check.run(table, name)
     return table
 
 
@@ -190,10 +195,9 @@ def write_table(table: pa.Table, name: str, path: str | Path, max_batch_bytes: i
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     rows_per_batch = max(1, int(max_batch_bytes / max(1, table.nbytes / max(1, table.num_rows))))
     try:
-        with aside.open("wb") as sink:
+        with pa.OSFile(str(aside), "wb") as sink:
             with pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table, max_chunksize=rows_per_batch)
-            sink.flush()
             os.fsync(sink.fileno())
         aside.replace(path)
     finally:
@@ -201,22 +205,28 @@ def write_table(table: pa.Table, name: str, path: str | Path, max_batch_bytes: i
     return path
 
 
-def read_table(path: str | Path, name: str) -> pa.Table:
-    """Memory-maps an Arrow IPC file and validates it as a table `name`.
+def read_table(path: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Memory-maps an Arrow IPC file and validates it as a table `name`. Nothing is copied.
+
+    Args:
+        columns: the columns to read, in the order of the schema whatever the order here; the others are neither read nor checked.
 
     Raises:
         ContractError: the file is missing, is not an Arrow file, or its table breaks the contract.
     """
+    schema = _pruned(name, columns)
     try:
         with pa.memory_map(str(path)) as source:
             table = pa.ipc.open_file(source).read_all()
+        if columns is not None:  # of a mapped file no byte of the others is touched; Arrow's own `included_fields` copies
+            table = table.select([name for name in table.column_names if name in schema.names])
         table.validate(full=True)  # offsets that point outside the file would crash the process
     except FileNotFoundError as error:
         raise ContractError(name, None, None, str(path), "the file has gone", "Run again: the task makes it anew.") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = f"not a complete Arrow IPC file ({error})"
         raise ContractError(name, None, None, str(path), why, "Delete the file and run again.") from error
-    return validate(table, name)
+    return validate(table, name, columns)
 
 
 def content_hash(table: pa.Table) -> str:
@@ -236,6 +246,15 @@ def content_hash(table: pa.Table) -> str:
 def keys(table: pa.Table) -> list[tuple[str, int]]:
     """The (prompt_id, sample_index) of every row of ROLLOUTS, VERDICTS or SCORED."""
     return list(zip(table["prompt_id"].to_pylist(), table["sample_index"].to_pylist(), strict=True))
+
+
+def _pruned(name: str, columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of the table, or of these columns of it."""
+    schema = SCHEMAS[name]
+    for column in columns or ():
+        if column not in schema.names:
+            raise ContractError(name, column, None, None, "the column is not part of the table")
+    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
 def _column(name: str, field: pa.Field, values: list[Any], rows: Sequence[Mapping[str, Any]]) -> pa.Array:

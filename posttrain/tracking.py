@@ -53,9 +53,18 @@ class Tracker:
     """Records one execution. Processes with the same store, experiment, execution and spool share the same run."""
 
     def __init__(
-        self, tracking_uri: str, experiment: str, execution: str, spool_directory: str | Path, run_name: str = ""
+        self,
+        tracking_uri: str,
+        experiment: str,
+        execution: str,
+        spool_directory: str | Path,
+        run_name: str = "",
+        parent_execution: str = "",
     ) -> None:
         """Contacts nobody yet.
+
+        Args:
+            parent_execution: execution in the same experiment whose run this one is nested in; it is made where it is missing.
 
         Raises:
             ConfigError: the store's address or the execution's name cannot be used.
@@ -65,9 +74,12 @@ class Tracker:
         store, shown = store_key(tracking_uri), mask_credentials(run_name or execution)
         self._uri, self._directory = tracking_uri, Path(spool_directory)
         self._run = {"store": store, "experiment": experiment, "execution": execution, "run_name": shown}
+        if parent_execution:
+            _check_execution(parent_execution)
+            self._run["parent_execution"] = parent_execution
         key = hashlib.sha256("\n".join([store, experiment, execution]).encode()).hexdigest()[:12]
         self._spool = Spool(self._directory, f"{re.sub(r'[^A-Za-z0-9_.-]', '_', execution)[:100]}-{key}")
-        self._store = RunStore(tracking_uri, experiment, execution, shown)
+        self._store = RunStore(tracking_uri, experiment, execution, shown, parent_execution)
         self._silence = Silence.of(self._directory, store)
 
     def start(self, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None) -> None:

@@ -30,7 +30,7 @@ def replay_spools(tracking_uri: str, directory: Path, limit_s: float) -> int:
     for path in waiting_spools(directory):
         run = _run_of(path)
         if run is not None and run["store"] == store_key(tracking_uri):
-            store = RunStore(tracking_uri, run["experiment"], run["execution"], run["run_name"])
+            store = RunStore(tracking_uri, run["experiment"], run["execution"], run["run_name"], run.get("parent_execution", ""))
             num_applied += Spool(directory, path.stem).drain(store.apply, end - time.monotonic())
     return num_applied
 
@@ -45,7 +45,8 @@ def _run_of(path: Path) -> dict[str, Any] | None:
     for line in path.read_bytes().splitlines():
         try:
             run = json.loads(line)["run"]
-            return {name: str(run[name]) for name in ("store", "experiment", "execution", "run_name")}
+            needed = {name: str(run[name]) for name in ("store", "experiment", "execution", "run_name")}
+            return needed | {"parent_execution": str(run.get("parent_execution", ""))}
         except (ValueError, RecursionError, KeyError, TypeError):
             continue
     return None

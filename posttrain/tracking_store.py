@@ -41,8 +41,9 @@ _REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT
 class RunStore:
     """The runs of one execution in one MLflow experiment."""
 
-    def __init__(self, tracking_uri: str, experiment: str, execution: str, run_name: str) -> None:
+    def __init__(self, tracking_uri: str, experiment: str, execution: str, run_name: str, parent_execution: str = "") -> None:
         self._uri, self._experiment, self._execution, self._run_name = tracking_uri, experiment, execution, run_name
+        self._parent = RunStore(tracking_uri, experiment, parent_execution, parent_execution) if parent_execution else None
         self._client: MlflowClient | None = None
         self._run_ids: dict[int | None, str] = {}
         self._experiment_id = ""
@@ -192,6 +193,8 @@ class RunStore:
         tags, name = self._identity(iteration), self._run_name
         if iteration is not None:
             tags["mlflow.parentRunId"], name = self._run_id(None, {"time_ms": time_ms}), f"iteration {iteration:03d}"
+        elif self._parent is not None:
+            tags["mlflow.parentRunId"] = self._parent._run_id(None, {"time_ms": time_ms})
         self._connect().create_run(self._find_experiment(), start_time=time_ms, tags=tags, run_name=name)
 
     def _identity(self, iteration: int | None) -> dict[str, str]:

@@ -24,6 +24,10 @@ CACHED_TASKS = {
     "reference_logprobs": "tasks.reference",
     "update": "tasks.update",
     "evaluate": "tasks.evaluate",
+    "make_preferences": "tasks.preferences",
+    "reference_pairs": "tasks.reference_pairs",
+    "update_dpo": "tasks.update_dpo",
+    "evaluate_pairs": "tasks.evaluate_pairs",
 }
 
 

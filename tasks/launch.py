@@ -87,10 +87,11 @@ def launch(
     create_verifier(settings.data.verifier, settings.verify)
     execution = artifacts.execution_name(settings.tracking.run_name)
     logger.info("run %s: the settings are valid", execution)
-    return Launch(settings, execution, bool(settings.warm_start.demonstrations), _digest(settings.warm_start.demonstrations))
+    source = settings.warm_start.demonstrations
+    return Launch(settings, execution, bool(source), demonstrations_digest(source))
 
 
-def _digest(demonstrations: str) -> str:
+def demonstrations_digest(demonstrations: str) -> str:
     """sha256 of a demonstrations file, empty for a generator, whose text says everything."""
     path = Path(artifacts.fetch(demonstrations)) if demonstrations else Path()
     return hash_file(path) if path.is_file() else ""

@@ -64,7 +64,7 @@ def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSet
         for field, text in (("data.prompts", data.prompts), ("data.evaluation_prompts", data.evaluation_prompts))
     )
     training = prompts.hold_out(loaded, evaluation.table)
-    _report_rejected([*training.rejected, *evaluation.rejected])
+    report_rejected([*training.rejected, *evaluation.rejected])
     selection.check_enough(training.table, loop)
     return Prepared(
         artifacts.write(training.table, "PROMPTS", "prepare"), artifacts.write(evaluation.table, "PROMPTS", "prepare")
@@ -97,7 +97,7 @@ def no_warm_start(policy_directory: PolicyDirectory) -> WarmStarted:
     return WarmStarted(FlyteDirectory(artifacts.local_directory(policy_directory).as_posix()), *files)
 
 
-def _report_rejected(rejected: Sequence[prompts.RejectedPrompt]) -> None:
+def report_rejected(rejected: Sequence[prompts.RejectedPrompt]) -> None:
     """Names every prompt that is left out, one line for each reason."""
     by_reason: dict[str, list[str]] = {}
     for prompt in rejected:

@@ -38,7 +38,10 @@ def tracking_uri() -> str:
 def open_tracker(settings: TrackingSettings, execution: str) -> Tracker:
     """The tracker of this execution; whichever task asks, it is the same run."""
     workspace().mkdir(parents=True, exist_ok=True)
-    return Tracker(tracking_uri(), settings.experiment, execution, workspace() / "spool", settings.run_name)
+    spool = workspace() / "spool"
+    return Tracker(
+        tracking_uri(), settings.experiment, execution, spool, settings.run_name, parent_execution=settings.parent_execution
+    )
 
 
 @task(**CPU)
@@ -48,8 +51,8 @@ def start_tracking(settings: GrpoSettings, execution: str, prompts: TableFile, e
     tracker.start(resolution.flatten(settings), {"posttrain.workflow": "grpo"})
     tracker.log_datasets(
         [
-            _dataset(prompts, settings.data.prompts, "training"),
-            _dataset(evaluation_prompts, settings.data.evaluation_prompts, "evaluation"),
+            describe_dataset(prompts, "PROMPTS", settings.data.prompts, "training"),
+            describe_dataset(evaluation_prompts, "PROMPTS", settings.data.evaluation_prompts, "evaluation"),
         ]
     )
     return execution
@@ -57,22 +60,23 @@ def start_tracking(settings: GrpoSettings, execution: str, prompts: TableFile, e
 
 @task(**CPU)
 def record(
-    settings: GrpoSettings,
+    settings: TrackingSettings,
     execution: str,
     iteration: int,
     prompts: TableFile,
     scored: list[TableFile],
-    metrics: list[TableFile],
+    metrics: list[list[TableFile]],
     task_events: list[list[TableFile]],
 ) -> Recorded:
     """Logs one iteration (0 is the state before the first update) and returns its numbers for the report."""
     rows = tables.concat("SCORED", artifacts.read_all(scored, "SCORED"))
     intervals = tables.concat("EVENTS", [table for files in task_events for table in artifacts.read_all(files, "EVENTS")])
-    parts = [*artifacts.read_all(metrics, "METRICS"), *_derived(rows, iteration), events.durations(intervals)]
+    measured = [table for files in metrics for table in artifacts.read_all(files, "METRICS")]
+    parts = [*measured, *_derived(rows, iteration), events.durations(intervals)]
     numbers = tables.concat("METRICS", parts)
     samples = rows.slice(0, MAX_REPORTED_ROWS)
     if numbers.num_rows:
-        tracker = open_tracker(settings.tracking, execution)
+        tracker = open_tracker(settings, execution)
         tracker.log_iteration(iteration, numbers)
         if samples.num_rows:
             tracker.log_samples(iteration, samples, artifacts.prompt_texts(prompts))
@@ -103,13 +107,20 @@ def _derived(rows: pa.Table, iteration: int) -> list[pa.Table]:
 
 def _announce(iteration: int, numbers: pa.Table) -> None:
     last = dict(zip(numbers["name"].to_pylist(), numbers["value"].to_pylist(), strict=True))
-    shown = {"reward": "verify/reward_mean", "sampled pass@1": "eval/pass_at_1", "greedy": "eval/greedy_pass_rate"}
+    shown = {
+        "reward": "verify/reward_mean",
+        "sampled pass@1": "eval/pass_at_1",
+        "greedy": "eval/greedy_pass_rate",
+        "pair accuracy": "eval/pair_accuracy",
+        "margin": "eval/reward_margin",
+    }
     parts = [f"{label} {last[name]:.2f}" for label, name in shown.items() if name in last]
     logger.info("iteration %d: %s", iteration, ", ".join(parts) or "recorded")
 
 
-def _dataset(file: TableFile, source: str, context: str) -> DatasetInfo:
-    table = artifacts.read(file, "PROMPTS")
+def describe_dataset(file: TableFile, table_name: str, source: str, context: str) -> DatasetInfo:
+    """What MLflow shows of a data set: `context` is training or evaluation."""
+    table = artifacts.read(file, table_name)
     return DatasetInfo(
         mask_credentials(source).partition("?")[0], source, tables.content_hash(table)[:16], table.num_rows, context
     )

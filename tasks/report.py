@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from flytekit import Deck, task
 from flytekit.types.file import FlyteFile
 
 from posttrain import resolution, tables
-from posttrain.config import GrpoSettings
+from posttrain.config import GrpoSettings, TrackingSettings
+from posttrain.config_base import Settings
+from posttrain.report.collapse import collapse_warning
 from posttrain.report.curve import ascii_curve
 from posttrain.report.inputs import ReportInputs
 from posttrain.report.page import write_report
@@ -34,19 +37,32 @@ def report(
     prompts: TableFile,
 ) -> FlyteFile:
     """Writes the report, ends the MLflow run as FINISHED and sends what an outage had held back."""
-    tracker = open_tracker(settings.tracking, execution)
-    tracker.finish("FINISHED")
     inputs = ReportInputs(
         title=f"GRPO {execution}",
-        settings={name: mask_credentials(value) for name, value in resolution.flatten(settings).items()},
+        settings=shown_settings(settings),
         metrics=tables.concat("METRICS", artifacts.read_all(metrics, "METRICS")),
         events=tables.concat("EVENTS", artifacts.read_all(task_events, "EVENTS")),
         samples=dict(enumerate(artifacts.read_all(samples, "SCORED"))),
         prompts=artifacts.read(prompts, "PROMPTS"),
-        links={"MLflow": tracker.run_url() or "", "Open MLflow": mlflow_command(tracking_uri())},
     )
-    path = write_report(run_directory(execution) / "report.html", inputs)
+    return publish(inputs, settings.tracking, execution)
+
+
+def shown_settings(settings: Settings) -> dict[str, str]:
+    """The flat settings without credentials."""
+    return {name: mask_credentials(value) for name, value in resolution.flatten(settings).items()}
+
+
+def publish(inputs: ReportInputs, tracking: TrackingSettings, execution: str) -> FlyteFile:
+    """Ends the MLflow run, writes the page with links to it, and shows where it is."""
+    tracker = open_tracker(tracking, execution)
+    tracker.finish("FINISHED")
+    links = {"MLflow": tracker.run_url() or "", "Open MLflow": mlflow_command(tracking_uri())}
+    path = write_report(run_directory(execution) / "report.html", replace(inputs, links=links))
     tracker.log_report(path)
     Deck("Report", Path(path).read_text(encoding="utf-8"))
     logger.info("run %s is finished; report: %s\n%s", execution, path, ascii_curve(inputs.metrics))
+    warning = collapse_warning(inputs.metrics)
+    if warning:
+        logger.warning("%s", warning)
     return FlyteFile(str(path))

@@ -271,8 +271,8 @@ def test_ascii_curve_draws_bar_rate_and_interval() -> None:
         "METRICS", [evaluation(0, (0.25, 0.2, 0.3), (0, 0, 0.04)), evaluation(4, (1, 0.9, 1), (0.98, 0.9, 1))]
     )
     assert ascii_curve(metrics).splitlines()[1:] == [
-        "        0  [########====............................]    25 %  20 to 30 %        0 %",
-        "        4  [####################################====]   100 %  90 to 100 %      98 %",
+        "        0  [########==|=............................]    25 %  20 to 30 %        0 %",
+        "        4  [####################################===|]   100 %  90 to 100 %      98 %",
     ]
     assert ascii_curve(metrics).isascii()
     assert ascii_curve(tables.empty("METRICS")) == "no evaluation yet"

@@ -8,7 +8,7 @@ from flytekit import conditional, dynamic
 from flytekit.types.file import FlyteFile
 
 from posttrain import selection, tables
-from posttrain.config import GrpoSettings, LoopSettings
+from posttrain.config import EvaluationSettings, GrpoSettings, LoopSettings, RolloutSettings, VerifySettings
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, TableFile
 from tasks.branches import Collected, Refilled, no_refill
@@ -48,9 +48,9 @@ def refill(
 ) -> Refilled:
     """Rollouts and verdicts of further prompts, in the place of groups that teach nothing."""
     with outside_branch():
-        chosen = _select(prompts, settings.loop, iteration, shard, refill_round, num_missing_groups)
-        sampled, judged = _sample_and_verify(
-            policy_directory, chosen, settings, iteration, shard, num_wanted_groups=num_missing_groups
+        chosen = select(prompts, settings.loop, iteration, shard, refill_round, num_missing_groups)
+        sampled, judged = sample_and_verify(
+            policy_directory, chosen, settings.rollout, settings.verify, iteration, shard, num_wanted_groups=num_missing_groups
         )
     return Refilled(sampled.rollouts, judged.verdicts, sampled.events, judged.events, judged.num_missing_groups)
 
@@ -59,7 +59,10 @@ def refill(
 def evaluate_policy(
     policy_directory: PolicyDirectory,
     prompts: TableFile,
-    settings: GrpoSettings,
+    rollout: RolloutSettings,
+    verification: VerifySettings,
+    evaluation: EvaluationSettings,
+    target_pass_rate: float,
     iteration: int,
     stop: bool,
     stopped_before: bool,
@@ -69,17 +72,18 @@ def evaluate_policy(
     if stop:
         return PolicyEvaluated(artifacts.write(tables.empty("METRICS"), "METRICS", "evaluate_policy"), [], last_pass_rate, stop)
     with outside_branch():
-        sampled, sampled_verdicts = _sample_and_verify(
-            policy_directory, prompts, _with_group_size(settings, settings.evaluation.num_samples), iteration, EVALUATION_SHARD
+        several, one = (rollout.model_copy(update={"group_size": size}) for size in (evaluation.num_samples, 1))
+        sampled, sampled_verdicts = sample_and_verify(
+            policy_directory, prompts, several, verification, iteration, EVALUATION_SHARD
         )
-        greedy, greedy_verdicts = _sample_and_verify(
-            policy_directory, prompts, _with_group_size(settings, 1), iteration, EVALUATION_SHARD, greedy=True
+        greedy, greedy_verdicts = sample_and_verify(
+            policy_directory, prompts, one, verification, iteration, EVALUATION_SHARD, greedy=True
         )
         summary = evaluate(
             sampled=sampled_verdicts.verdicts,
             greedy=greedy_verdicts.verdicts,
-            settings=settings.evaluation,
-            target_pass_rate=settings.loop.target_pass_rate,
+            settings=evaluation,
+            target_pass_rate=target_pass_rate,
             stopped_before=stopped_before,
             iteration=iteration,
         )
@@ -94,9 +98,11 @@ def _collect_shard(
     policy_directory: Any, reference: Any, prompts: FlyteFile, settings: GrpoSettings, iteration: int, shard: int
 ) -> tuple[Any, list[Any]]:
     """Wires the chain of one shard; returns its SCORED table and the events of its tasks."""
-    chosen = _select(prompts, settings.loop, iteration, shard, 0, 0)
+    chosen = select(prompts, settings.loop, iteration, shard)
     num_wanted = settings.loop.prompts_per_iteration // settings.loop.num_shards
-    sampled, judged = _sample_and_verify(policy_directory, chosen, settings, iteration, shard, num_wanted_groups=num_wanted)
+    sampled, judged = sample_and_verify(
+        policy_directory, chosen, settings.rollout, settings.verify, iteration, shard, num_wanted_groups=num_wanted
+    )
     rounds = [(sampled.rollouts, judged.verdicts)]
     events = [sampled.events, judged.events]
     missing = judged.num_missing_groups
@@ -136,29 +142,26 @@ def _collect_shard(
     return scored.scored, [*events, scored.events]
 
 
-def _sample_and_verify(
+def sample_and_verify(
     policy_directory: Any,
     prompts: FlyteFile,
-    settings: GrpoSettings,
+    rollout: RolloutSettings,
+    verification: VerifySettings,
     iteration: int,
     shard: int,
     *,
     greedy: bool = False,
     num_wanted_groups: int = 0,
 ) -> tuple[Any, Any]:
+    """Wires one chain: completions of every prompt and their verdicts."""
     sampled = rollouts(
-        policy_directory=policy_directory,
-        prompts=prompts,
-        settings=settings.rollout,
-        iteration=iteration,
-        shard=shard,
-        greedy=greedy,
+        policy_directory=policy_directory, prompts=prompts, settings=rollout, iteration=iteration, shard=shard, greedy=greedy
     )
     judged = verify(
         rollouts=sampled.rollouts,
         prompts=prompts,
-        settings=settings.verify,
-        max_completion_tokens=settings.data.max_completion_tokens,
+        settings=verification,
+        max_completion_tokens=rollout.max_completion_tokens,
         num_wanted_groups=num_wanted_groups,
         iteration=iteration,
         shard=shard,
@@ -166,12 +169,8 @@ def _sample_and_verify(
     return sampled, judged
 
 
-def _with_group_size(settings: GrpoSettings, group_size: int) -> GrpoSettings:
-    return settings.model_copy(update={"rollout": settings.rollout.model_copy(update={"group_size": group_size})})
-
-
-def _select(
-    prompts: FlyteFile, loop: LoopSettings, iteration: int, shard: int, refill_round: int, num_missing_groups: int
+def select(
+    prompts: FlyteFile, loop: LoopSettings, iteration: int, shard: int, refill_round: int = 0, num_missing_groups: int = 0
 ) -> FlyteFile:
     """The prompts of one shard and round, as a file: selection is cheap, so it needs no task of its own."""
     chosen = selection.select_prompts(

@@ -49,11 +49,18 @@ def grpo_loop(
 ) -> Trained:
     """Iteration i samples from policy i − 1 − staleness and makes policy i; that edge is all there is to asynchrony."""
     loop, policies, states = settings.loop, [base], [state]
-    evaluate_at = partial(evaluate_policy, prompts=evaluation_prompts, settings=settings)
-    record_at = partial(record, settings=settings, execution=execution, prompts=prompts)
+    evaluate_at = partial(
+        evaluate_policy,
+        prompts=evaluation_prompts,
+        rollout=settings.rollout,
+        verification=settings.verify,
+        evaluation=settings.evaluation,
+        target_pass_rate=loop.target_pass_rate,
+    )
+    record_at = partial(record, settings=settings.tracking, execution=execution, prompts=prompts)
     with outside_branch():
         last = evaluate_at(policy_directory=base, iteration=0, stop=False, stopped_before=False, last_pass_rate=0.0)
-        before = [warm_start_metrics, last.metrics], [[warm_start_events], last.events]
+        before = [[warm_start_metrics, last.metrics]], [[warm_start_events], last.events]
         recorded = [record_at(iteration=0, scored=[], metrics=before[0], task_events=before[1])]
         evaluated = {0: last}
         for iteration in range(1, loop.num_iterations + 1):
@@ -71,7 +78,7 @@ def grpo_loop(
             updated = _update_unless_stopped(policies[-1], states[-1], collected, settings.learner, iteration)
             policies.append(updated.policy)
             states.append(updated.state)
-            metrics, events, pass_rate = [updated.metrics], [collected.events, [updated.events]], NOT_EVALUATED
+            metrics, events, pass_rate = [[updated.metrics]], [collected.events, [updated.events]], NOT_EVALUATED
             if iteration % settings.evaluation.every == 0 or iteration == loop.num_iterations:
                 last = evaluate_at(
                     policy_directory=updated.policy,
@@ -81,7 +88,7 @@ def grpo_loop(
                     last_pass_rate=last.pass_rate,
                 )
                 evaluated[iteration] = last
-                metrics, events, pass_rate = [*metrics, last.metrics], [*events, last.events], last.pass_rate
+                metrics, events, pass_rate = [*metrics, [last.metrics]], [*events, last.events], last.pass_rate
             checkpoint(
                 policy_directory=updated.policy,
                 state=updated.state,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 SAMPLED = "eval/pass_at_1"
 GREEDY = "eval/greedy_pass_rate"
+PAIR_ACCURACY = "eval/pair_accuracy"
 BAR_CHARACTERS = 40
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A pass rate and its interval at one iteration."""
+    """A pass rate, or another share, and its interval at one iteration."""
 
     iteration: int
     value: float
@@ -56,23 +58,47 @@ def describe_change(label: str, curve: list[Rate]) -> str:
     return f"{label} {'rose' if last.value > first.value else 'fell'} from {first} to {last}"
 
 
+def values_by_iteration(metrics: pa.Table, name: str) -> dict[int, float]:
+    """iteration → value; the mean where there are several, as there are of steps."""
+    found: defaultdict[int, list[float]] = defaultdict(list)
+    for row in metrics.to_pylist():
+        if row["name"] == name:
+            found[row["iteration"]].append(row["value"])
+    return {iteration: sum(values) / len(values) for iteration, values in sorted(found.items())}
+
+
+def interval_text(rate: Rate) -> str:
+    """20 to 30 %."""
+    return f"{rate.low * 100:.0f} to {rate.high * 100:.0f} %"
+
+
 def ascii_curve(metrics: pa.Table) -> str:
     """The learning curve for a terminal: a bar, the pass rate, its interval and the greedy rate for each evaluation.
 
-    In the bar `#` reaches to the lower bound and `=` spans the interval.
+    Without pass rates it is the accuracy on held-out pairs, with the margin and the drift of the chosen answers. In the bar `#`
+    reaches to the lower bound, `=` spans the interval and `|` stands at the value.
     """
-    curve = rates(metrics, SAMPLED)
-    if not curve:
-        return "no evaluation yet"
-    greedy = {rate.iteration: rate for rate in rates(metrics, GREEDY)}
-    lines = [f"{'iteration':>9}  {'held-out pass rate, sampled':<{BAR_CHARACTERS + 2}}  {'rate':>6}  {'interval':<13}  greedy"]
+    if curve := rates(metrics, SAMPLED):
+        greedy = {rate.iteration: percent(rate.value) for rate in rates(metrics, GREEDY)}
+        return _bars("held-out pass rate, sampled", curve, {"greedy": greedy})
+    if curve := rates(metrics, PAIR_ACCURACY):
+        margin = {k: f"{value:.2f}" for k, value in values_by_iteration(metrics, "eval/reward_margin").items()}
+        drift = {k: f"{value:+.1f}" for k, value in values_by_iteration(metrics, "eval/chosen_logprob_drift").items()}
+        return _bars("accuracy on held-out pairs", curve, {"margin": margin, "chosen (nats)": drift})
+    return "no evaluation yet"
+
+
+def _bars(title: str, curve: list[Rate], further: Mapping[str, Mapping[int, str]]) -> str:
+    headings = "".join(f"  {name:>6}" for name in further)
+    lines = [f"{'iteration':>9}  {title:<{BAR_CHARACTERS + 2}}  {'rate':>6}  {'interval':<13}{headings}"]
     for rate in curve:
-        other = percent(greedy[rate.iteration].value) if rate.iteration in greedy else "-"
-        interval = f"{rate.low * 100:.0f} to {rate.high * 100:.0f} %"
-        lines.append(f"{rate.iteration:>9}  [{_bar(rate)}]  {percent(rate.value):>6}  {interval:<13}  {other:>6}")
+        others = "".join(f"  {values.get(rate.iteration, '-'):>{max(6, len(name))}}" for name, values in further.items())
+        lines.append(f"{rate.iteration:>9}  [{_bar(rate)}]  {percent(rate.value):>6}  {interval_text(rate):<13}{others}")
     return "\n".join(lines)
 
 
 def _bar(rate: Rate) -> str:
     low, high = (round(min(1.0, max(0.0, bound)) * BAR_CHARACTERS) for bound in (rate.low, rate.high))
-    return ("#" * low + "=" * (high - low)).ljust(BAR_CHARACTERS, ".")
+    bar = ("#" * low + "=" * (high - low)).ljust(BAR_CHARACTERS, ".")
+    at = min(BAR_CHARACTERS - 1, int(min(1.0, max(0.0, rate.value)) * BAR_CHARACTERS))
+    return f"{bar[:at]}|{bar[at + 1 :]}"

@@ -1,21 +1,21 @@
-"""The page: one HTML file without scripts, without anything from elsewhere."""
+"""The page of a run, of GRPO and of DPO."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from posttrain.report import charts
-from posttrain.report.curve import GREEDY, SAMPLED, Rate, describe_change, percent, rates
+from posttrain.report.collapse import collapse_warning
+from posttrain.report.curve import GREEDY, PAIR_ACCURACY, SAMPLED, Rate, describe_change, percent, rates, values_by_iteration
+from posttrain.report.document import captioned, document, headline, section, warning, write_page
 from posttrain.report.inputs import ReportInputs
+from posttrain.report.preference_page import preference_section
 from posttrain.report.samples import Row, choose, safe_html
-from posttrain.report.style import STYLE
 from posttrain.report.timeline import describe_time, duration_text, timeline, wall_seconds
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser loads and runs nothing, whatever the text holds
+_HEADLINES = (("sampled pass rate", SAMPLED), ("greedy pass rate", GREEDY), ("accuracy on held-out pairs", PAIR_ACCURACY))
 
 
 def write_report(path: str | Path, inputs: ReportInputs) -> Path:
@@ -25,15 +25,7 @@ def write_report(path: str | Path, inputs: ReportInputs) -> Path:
         ContractError: a table breaks its contract.
         OSError: the disk is full or not writable; an earlier report stays.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        aside.write_text(render_report(inputs), encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return path
+    return write_page(path, render_report(inputs))
 
 
 def render_report(inputs: ReportInputs) -> str:
@@ -43,23 +35,29 @@ def render_report(inputs: ReportInputs) -> str:
         ContractError: a table breaks its contract.
     """
     inputs.validate()
-    sections = [_header(inputs), _learning(inputs), _time(inputs), _training(inputs), _samples(inputs), _settings(inputs)]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>{safe_html(inputs.title)}</title>\n<style>\n{STYLE}</style></head>\n"
-        f'<body><main class="report">\n{"".join(sections)}</main></body></html>\n'
-    )
+    preferences = preference_section(inputs)
+    parts = [
+        _collapse(inputs),
+        _header(inputs),
+        _learning(inputs, required=not preferences),
+        preferences,
+        _time(inputs),
+        _training(inputs),
+        _samples(inputs, required=not preferences),
+        section("What this costs beside PPO and GRPO", inputs.plan_html) if inputs.plan_html else "",
+        _settings(inputs),
+    ]
+    return document(inputs.title, parts)
+
+
+def _collapse(inputs: ReportInputs) -> str:
+    text = collapse_warning(inputs.metrics)
+    return warning("Warning.", text) if text else ""
 
 
 def _header(inputs: ReportInputs) -> str:
-    sampled, greedy = rates(inputs.metrics, SAMPLED), rates(inputs.metrics, GREEDY)
-    sentences = [
-        describe_change(f"the {name} pass rate", curve) for name, curve in (("sampled", sampled), ("greedy", greedy)) if curve
-    ]
-    headline = escape("; ".join(sentences) or "no evaluation yet")
-    headline = re.sub(r"\([^)]*\)", r"<span>\g<0></span>", headline[0].upper() + headline[1:]).replace(" %", "&nbsp;%")
+    curves = {label: curve for label, name in _HEADLINES if (curve := rates(inputs.metrics, name))}
+    sentences = [describe_change(f"the {label}", curve) for label, curve in curves.items()]
     note = _confidence_note(inputs.settings.get("evaluation.confidence", "")) if sentences else ""
     time_line = describe_time(inputs.events)
     links = "".join(
@@ -67,9 +65,9 @@ def _header(inputs: ReportInputs) -> str:
     )
     return (
         f"<header><h1>{safe_html(inputs.title)}</h1>"
-        f'<p class="headline">{headline}.</p>'
+        + headline("; ".join(sentences) or "no evaluation yet")
         + f'<p class="muted">{safe_html(note + (time_line[:1].upper() + time_line[1:] + "." if time_line else ""))}</p>'
-        + _tiles(inputs, sampled, greedy)
+        + _tiles(inputs, curves)
         + (f'<dl class="links">{links}</dl>' if links else "")
         + "</header>\n"
     )
@@ -84,21 +82,26 @@ def _confidence_note(confidence: str) -> str:
     return f"In brackets the {percent(share)} interval. " if 0 < share < 1 else ""
 
 
-def _tiles(inputs: ReportInputs, sampled: list[Rate], greedy: list[Rate]) -> str:
-    tiles: list[tuple[str, str]] = []
-    for label, curve in (("sampled pass rate", sampled), ("greedy pass rate", greedy)):
-        if curve:
-            before = f"{percent(curve[0].value)} → " if len(curve) > 1 else ""
-            tiles.append((label, before + percent(curve[-1].value)))
+def _tiles(inputs: ReportInputs, curves: Mapping[str, list[Rate]]) -> str:
+    tiles = [(label, _from_to([percent(rate.value) for rate in curve])) for label, curve in curves.items()]
+    margins = values_by_iteration(inputs.metrics, "eval/reward_margin")
+    if margins:
+        tiles.append(("reward margin", _from_to([f"{value:.2f}" for value in margins.values()])))
     iterations = set(inputs.samples) | {row for row in inputs.metrics["iteration"].to_pylist() if row is not None}
     if iterations:
         tiles.append(("last iteration", str(max(iterations))))
     if any(scored.num_rows for scored in inputs.samples.values()):
         tiles.append(("completions judged", f"{sum(_num_judged(inputs, iteration) for iteration in inputs.samples):,}"))
+    if inputs.num_pairs:
+        tiles.append(("pairs trained on", f"{inputs.num_pairs:,}"))
     if inputs.events.num_rows:
         tiles.append(("wall time", duration_text(wall_seconds(inputs.events))))
     shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for label, value in tiles)
     return f'<div class="tiles">{shown}</div>' if tiles else ""
+
+
+def _from_to(values: Sequence[str]) -> str:
+    return f"{values[0]} → {values[-1]}" if len(values) > 1 else values[0]
 
 
 def _num_judged(inputs: ReportInputs, iteration: int) -> int:
@@ -106,34 +109,35 @@ def _num_judged(inputs: ReportInputs, iteration: int) -> int:
     return len(outcomes) - outcomes.count("error")
 
 
-def _learning(inputs: ReportInputs) -> str:
+def _learning(inputs: ReportInputs, required: bool) -> str:
     figures = [
-        _figure("Held-out pass rate", "The band is the confidence interval.", charts.learning_curve(inputs.metrics)),
-        _figure("Outcomes", "Of all sampled completions.", charts.outcome_shares(inputs.samples)),
-        _figure("Rewards", "Darker where more completions lie.", charts.reward_distribution(inputs.samples)),
-        _figure("Completion length", "Dashed lines are medians.", charts.completion_lengths(inputs.samples)),
+        captioned("Held-out pass rate", "The band is the confidence interval.", charts.learning_curve(inputs.metrics)),
+        captioned("Outcomes", "Of all sampled completions.", charts.outcome_shares(inputs.samples)),
+        captioned("Rewards", "Darker where more completions lie.", charts.reward_distribution(inputs.samples)),
+        captioned("Completion length", "Dashed lines are medians.", charts.completion_lengths(inputs.samples)),
     ]
-    return _section("What was learned", f'<div class="figures">{"".join(figures)}</div>' if any(figures) else "")
+    content = f'<div class="figures">{"".join(figures)}</div>' if any(figures) else ""
+    return section("What was learned", content) if content or required else ""
 
 
 def _time(inputs: ReportInputs) -> str:
     figure = timeline(inputs.events)
-    return _section("Where the time went", f'<div class="wide">{figure}</div>' if figure else "")
+    return section("Where the time went", f'<div class="wide">{figure}</div>' if figure else "")
 
 
 def _training(inputs: ReportInputs) -> str:
-    figures = "".join(_figure(name, "", figure) for name, figure in charts.train_metrics(inputs.metrics))
-    return _section("Training", f'<div class="figures small">{figures}</div>' if figures else "")
+    figures = "".join(captioned(name, "", figure) for name, figure in charts.train_metrics(inputs.metrics))
+    return section("Training", f'<div class="figures small">{figures}</div>' if figures else "")
 
 
-def _samples(inputs: ReportInputs) -> str:
+def _samples(inputs: ReportInputs, required: bool) -> str:
     prompts = inputs.prompt_texts()
     groups = "".join(
         f'<h3>{escape(heading)}</h3><div class="cards">{"".join(_sample(row, prompts) for row in rows)}</div>'
         for heading, rows in choose(inputs.samples)
         if rows
     )
-    return _section("Samples", groups)
+    return section("Samples", groups) if groups or required else ""
 
 
 def _sample(row: Row, prompts: Mapping[str, str]) -> str:
@@ -156,15 +160,4 @@ def _settings(inputs: ReportInputs) -> str:
         f"<tr><th>{safe_html(name)}</th><td>{safe_html(value)}</td></tr>" for name, value in sorted(inputs.settings.items())
     )
     table = f"<details><summary>{len(inputs.settings)} settings</summary><table>{rows}</table></details>"
-    return _section("Settings", table if rows else "")
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content or '<p class=muted>Nothing recorded yet.</p>'}</section>\n"
-
-
-def _figure(title: str, note: str, figure: str) -> str:
-    if not figure:
-        return ""
-    caption = f"<b>{safe_html(title)}</b>" + (f" <span>{escape(note)}</span>" if note else "")
-    return f"<figure><figcaption>{caption}</figcaption>{figure}</figure>"
+    return section("Settings", table if rows else "")

@@ -33,12 +33,17 @@ def choose(samples: Mapping[int, pa.Table]) -> list[tuple[str, list[Row]]]:
     worst = [row for row in whole if row["reward"] < max(rewards)]
     chosen: set[tuple[int, str, int]] = set()
     return [
-        ("Best", _take(sorted(best, key=lambda row: (-row["reward"], row["num_tokens"], _key(row))), chosen)),
-        ("Worst", _take(sorted(worst, key=lambda row: (row["reward"], -row["num_tokens"], _key(row))), chosen)),
+        ("Best", _take(sorted(best, key=lambda row: (-row["reward"], -_lead(row), row["num_tokens"], _key(row))), chosen)),
+        ("Worst", _take(sorted(worst, key=lambda row: (row["reward"], _lead(row), -row["num_tokens"], _key(row))), chosen)),
         ("Truncated", _take(_recent(samples, lambda row: row["finish_reason"] == "length"), chosen)),
         ("Timed out", _take(_recent(samples, lambda row: row["outcome"] == "timeout"), chosen)),
         ("Not judged", _take(_recent(samples, lambda row: row["outcome"] == "error"), chosen)),
     ]
+
+
+def _lead(row: Row) -> float:
+    """The advantage: of completions with equal rewards the one that teaches more is worth more attention."""
+    return row["advantage"] or 0.0
 
 
 def _rows(iteration: int, scored: pa.Table) -> list[Row]:

@@ -28,6 +28,8 @@ h2 { font-size: 1.2rem; margin: 3rem 0 1rem; padding-top: 1.25rem; border-top: 1
 h3 { font-size: .95rem; margin: 1.75rem 0 .6rem; }
 p { margin: 0 0 .75rem; }
 .muted { color: var(--muted); font-size: .92rem; overflow-wrap: anywhere; }
+.warning { border: 2px solid var(--error); border-left-width: 10px; border-radius: 10px; background: var(--surface); padding: 1rem 1.25rem; margin: 1.25rem 0 1.75rem; }
+.warning b { color: var(--error); font-size: 1.1rem; margin-right: .3rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
 .tiles div { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: .8rem 1rem; }
 .tiles b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -64,5 +66,16 @@ summary { cursor: pointer; color: var(--muted); }
 table { border-collapse: collapse; width: 100%; margin-top: .75rem; font-size: .88rem; table-layout: fixed; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 th { font-weight: 400; color: var(--muted); width: 45%; }
+.comparison { table-layout: auto; font-variant-numeric: tabular-nums; }
+.comparison th, .comparison td { width: auto; overflow-wrap: normal; }
+.comparison tbody th { color: var(--ink); white-space: nowrap; }
+.trials { font-size: .8rem; }
+.trials th, .trials td { padding-right: .55rem; }
+.trials td { white-space: nowrap; }
+.trials td:nth-child(2) { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+.plan thead th { color: var(--ink); font-weight: 600; }
+.plan tbody th { color: var(--muted); }
+.comparison .best { font-weight: 600; background: var(--surface); }
+.answer { margin-top: .7rem; }
 @media print { pre { max-height: none; } }
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH, ROW_HEIGHT, MARGIN = 1060, 26, 84
 MAX_ROWS = 24
+PAUSE_S = 600  # nothing works for so long: interrupted and resumed
 NUM_PIXELS = 1_000  # intervals of a phase closer than one of these pixels are drawn as one
 MAX_INTERVALS = 3_000  # beyond it wider gaps are closed too, so that the page stays small
 NUM_NAMED_PHASES = 4
@@ -32,11 +34,31 @@ def phase_seconds(events: pa.Table) -> dict[str, float]:
 
 
 def wall_seconds(events: pa.Table) -> float:
-    """From the first start to the last end; 0 without events."""
-    rows = events.select(["started_at", "finished_at"]).to_pylist()
-    if not rows:
-        return 0.0
-    return (max(row["finished_at"] for row in rows) - min(row["started_at"] for row in rows)).total_seconds()
+    """From the first start to the last end without pauses; 0 without events."""
+    rows = _times(events)
+    return Clock(rows).at(max(finished for _, finished in rows)) if rows else 0.0
+
+
+class Clock:
+    """Seconds since the first start, in which a pause takes no time: a run that was resumed did not work in between."""
+
+    def __init__(self, times: Sequence[tuple[datetime, datetime]]) -> None:
+        self.start = self._end = min(started for started, _ in times)
+        self.pauses: list[tuple[datetime, float]] = []  # its end, its seconds
+        for started, finished in sorted(times):
+            if (started - self._end).total_seconds() > PAUSE_S:
+                self.pauses.append((started, (started - self._end).total_seconds()))
+            self._end = max(self._end, finished)
+
+    def at(self, moment: datetime) -> float:
+        """Seconds of work until `moment`, which lies in no pause."""
+        paused = sum(seconds for ended, seconds in self.pauses if ended <= moment)
+        return (moment - self.start).total_seconds() - paused
+
+
+def _times(events: pa.Table) -> list[tuple[datetime, datetime]]:
+    columns = (events[name].to_pylist() for name in ("started_at", "finished_at"))
+    return list(zip(*columns, strict=True))
 
 
 def describe_time(events: pa.Table) -> str:
@@ -51,7 +73,16 @@ def describe_time(events: pa.Table) -> str:
     rest = (
         ["the rest " + duration_text(sum(list(seconds.values())[NUM_NAMED_PHASES:]))] if len(seconds) > NUM_NAMED_PHASES else []
     )
-    return f"{duration_text(wall_seconds(events))} from first to last; busy time: " + ", ".join(named + rest)
+    span = f"{duration_text(wall_seconds(events))} from first to last{_without_pauses(events)}"
+    return f"{span}; busy time: " + ", ".join(named + rest)
+
+
+def _without_pauses(events: pa.Table) -> str:
+    pauses = Clock(_times(events)).pauses
+    if not pauses:
+        return ""
+    counted = "a pause" if len(pauses) == 1 else f"{len(pauses)} pauses"
+    return f", without {counted} of {duration_text(sum(seconds for _, seconds in pauses))} (dashed below)"
 
 
 def duration_text(seconds: float) -> str:
@@ -71,7 +102,8 @@ def timeline(events: pa.Table) -> str:
     total = wall_seconds(events)
     if not total:
         return ""
-    rows = _rows(events, total)
+    clock = Clock(_times(events))
+    rows = _rows(events, total, clock)
     phases = list(phase_seconds(events))
     colours = {phase: COLOURS[SERIES[min(number, len(SERIES) - 1)]] for number, phase in enumerate(phases)}
 
@@ -79,6 +111,8 @@ def timeline(events: pa.Table) -> str:
         for number, row in enumerate(rows.values()):
             for phase, intervals in row.items():
                 axes.broken_barh(intervals, (number - 0.38, 0.76), facecolors=colours[phase], linewidth=0)
+        for ended, _ in clock.pauses:
+            axes.axvline(clock.at(ended), color=COLOURS["muted"], linestyle="--", lw=1.2)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, total)
@@ -91,13 +125,12 @@ def timeline(events: pa.Table) -> str:
     return draw("timeline", WIDTH, MARGIN + ROW_HEIGHT * len(rows), "phases by pool over time", plot)
 
 
-def _rows(events: pa.Table, total: float) -> dict[str, dict[str, list[Interval]]]:
+def _rows(events: pa.Table, total: float, clock: Clock) -> dict[str, dict[str, list[Interval]]]:
     """Row name → phase → intervals (start, length) in seconds; the busiest rows when there are too many."""
     listed = events.to_pylist()
-    start = min(event["started_at"] for event in listed)
     found: defaultdict[str, defaultdict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
     for event in sorted(listed, key=lambda event: event["started_at"]):
-        began = (event["started_at"] - start).total_seconds()
+        began = clock.at(event["started_at"])
         length = (event["finished_at"] - event["started_at"]).total_seconds()
         found[_row_name(event)][event["phase"]].append((began, length))
     gap = total / NUM_PIXELS

@@ -1,0 +1,1 @@
+"""The planner: what a run costs, from arithmetic alone, before anything is launched."""
