@@ -1,6 +1,6 @@
 """Runs the comparisons and prints their table.
 
-Usage: python -m bench [--only verification|tables|generation|weight_swap]
+Usage: python -m bench [--only NAME]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 from bench.measure import REPEATS, Row
 
-COMPARISONS = ("verification", "tables", "generation", "weight_swap")
+COMPARISONS = ("verification", "tables", "generation", "weight_swap", "logprobs", "grpo_update")
 
 
 def main() -> None:

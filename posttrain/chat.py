@@ -6,12 +6,15 @@ Token ids are the truth. What was sampled is never decoded and encoded again (hu
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from posttrain.errors import ConfigError
 
 Message = Mapping[str, str]
 _MARKER = "posttrain-marks-this-turn"
+_THINK = "<think>"
+_ANCHOR = "\n"  # a character that tokenizers do not join with the word behind it
 _READ_WHOLE = 1 << 16  # characters of a text that are always tokenised, even if few ids are wanted
 
 
@@ -43,13 +46,28 @@ def encode_text(tokenizer: Any, text: str, num_tokens: int | None = None) -> lis
 
 
 def encode_completion(tokenizer: Any, text: str, num_tokens: int | None = None) -> list[int]:
-    """Ids of a completion's text that continues a prompt: no BOS and no EOS added.
+    """Ids of a completion's text that continues a prompt: no BOS, no EOS and no space added.
+
+    Tokenizers of SentencePiece put a space before a text; behind a prompt it would be one that nobody wrote.
 
     Args:
         num_tokens: when no more ids than these will be used, so that the rest of a huge text need not be tokenised. What is
             returned then may be longer or end early, but never with fewer ids than that.
     """
+    if _puts_space_before(tokenizer):
+        before = _encode(tokenizer, _ANCHOR)
+        ids = _encode_start(tokenizer, _ANCHOR + text, None if num_tokens is None else num_tokens + len(before))
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
     return _encode_start(tokenizer, text, num_tokens)
+
+
+def opening_of_answer(tokenizer: Any) -> str:
+    """What the chat template's generation prompt has already written of the answer: `<think>` and white space, or nothing."""
+    if not tokenizer.chat_template:
+        return ""
+    rendered = _apply_template(tokenizer, [{"role": "user", "content": "?"}], add_generation_prompt=True)
+    return rendered[len(rendered.rstrip()) - len(_THINK) :] if rendered.rstrip().endswith(_THINK) else ""
 
 
 def end_of_answer(tokenizer: Any, conversational: bool) -> int:
@@ -144,6 +162,11 @@ def _encode_start(tokenizer: Any, text: str, num_tokens: int | None) -> list[int
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@lru_cache(maxsize=8)
+def _puts_space_before(tokenizer: Any) -> bool:
+    return _encode(tokenizer, f"{_ANCHOR}a") != [*_encode(tokenizer, _ANCHOR), *_encode(tokenizer, "a")]
 
 
 def _is_special(tokenizer: Any, token: int) -> bool:

@@ -63,13 +63,18 @@ class DpoLearnerSettings(OptimizerSettings):
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong (cDPO, robust)")
     nll_coef: float = Field(default=0.0, ge=0, description="weight of the mean NLL of chosen tokens; keeps them likely (RPO)")
     pairs_per_step: int = Field(default=32, ge=1, description="pairs in one optimiser step")
-    pairs_per_microbatch: int = Field(default=32, ge=1, description="pairs in one forward and backward pass")
+    pairs_per_microbatch: int = Field(default=0, ge=0, description="pairs in one forward and backward pass; 0 is the whole step")
     lora_rank: int = Field(default=0, ge=0, description="rank of the LoRA adapter; 0 trains the weights themselves")
     lora_alpha: float = Field(default=16.0, gt=0, description="the adapter's output is scaled by alpha / rank")
 
+    @property
+    def microbatch_size(self) -> int:
+        """Pairs of one forward and backward pass."""
+        return self.pairs_per_microbatch or self.pairs_per_step
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.pairs_per_step % self.pairs_per_microbatch:
+        if self.pairs_per_step % self.microbatch_size:
             raise ConfigError(
                 "learner.pairs_per_microbatch",
                 self.pairs_per_microbatch,

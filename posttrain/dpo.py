@@ -13,9 +13,10 @@ from posttrain.config import Dtype
 from posttrain.config_dpo import DpoLearnerSettings
 from posttrain.dpo_learner import DpoLearner
 from posttrain.dpo_rows import sorted_pairs
+from posttrain.errors import PolicyError
 from posttrain.pair_logprobs import check_vocabulary
 from posttrain.successor import write_successor
-from posttrain.trainer_state import load_trainer_state
+from posttrain.trainer_state import TrainerState, load_trainer_state
 
 ALGORITHM = "dpo"
 
@@ -51,9 +52,10 @@ def update_policy(
         METRICS (`train/…`): per optimiser step, counted over all iterations from 0, and per iteration (step null).
 
     Raises:
-        PolicyError: policy, base or state is incomplete, altered or of another model; an adapter belongs to another base.
+        PolicyError: policy, base or state is incomplete, altered or of another model; the state is not of the policy's iteration;
+            an adapter belongs to another base.
         ContractError: a table breaks its contract, a pair appears twice, or its logprobs are missing or of another reference.
-        ConfigError: there is no such part, or a decaying schedule is too short.
+        ConfigError: there is no such part, the state lacks steps of the parts before it, or a decaying schedule is too short.
         TrainingError: loss or gradient is not finite; nothing is written.
         InfrastructureError: policy or state cannot be written; then neither is there.
     """
@@ -97,5 +99,16 @@ def _load_learner(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     learner = DpoLearner(model.to(device), policy.load_tokenizer(policy_directory, trust), settings, trained)
     if state_directory is not None:
-        learner.resume(load_trainer_state(state_directory, learner.shapes))
+        state = load_trainer_state(state_directory, learner.shapes)
+        _check_same_iteration(state, state_directory, policy_directory)
+        learner.resume(state)
     return learner
+
+
+def _check_same_iteration(state: TrainerState, state_directory: Path, policy_directory: Path) -> None:
+    of_policy = policy.read_manifest(policy_directory).iteration
+    if state.cursor.iteration != of_policy:
+        raise PolicyError(
+            f"{state_directory}: trainer state of iteration {state.cursor.iteration}, {policy_directory} is of iteration "
+            f"{of_policy}. Pass the two outputs of one update."
+        )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from posttrain import random_state, tables
 from posttrain.config_dpo import DpoLearnerSettings
 from posttrain.dpo_rows import PartPlan, plan_part
+from posttrain.errors import ConfigError
 from posttrain.grpo_metrics import metric_rows
 from posttrain.optimizer import build_scheduler
 from posttrain.trained_model import TrainedModel
@@ -29,7 +30,8 @@ class DpoLearner(TrainedModel[DpoLearnerSettings]):
 
         Raises:
             TrainingError: loss or gradient is not finite; the model in memory is then not to be used.
-            ConfigError: there is no such part, or a decaying schedule would be over before it is.
+            ConfigError: there is no such part, fewer steps were made than the parts before it have, or a decaying schedule would
+                be over before it is, or never reach its rate.
         """
         plan = plan_part(pairs, self.settings, part, num_parts)
         values = {"train/num_pairs": pairs.num_rows, "train/num_steps": len(plan.steps)}
@@ -44,9 +46,7 @@ class DpoLearner(TrainedModel[DpoLearnerSettings]):
     def _train(self, pairs: pa.Table, plan: PartPlan) -> Sequence[Mapping[str, float]]:
         from posttrain.dpo_trainer import recorded_trainer
 
-        before_training = self.cursor.num_steps - plan.first_step
-        total = self.settings.total_steps or before_training + plan.total_num_steps
-        settings = self.settings.model_copy(update={"total_steps": total})
+        settings = self._with_schedule_length(plan)
         optimizers = (self.optimizer, build_scheduler(self.optimizer, settings, self.cursor.num_steps, len(plan.steps)))
         with (
             random_state.untouched(),
@@ -57,3 +57,16 @@ class DpoLearner(TrainedModel[DpoLearnerSettings]):
             trainer.train()
             self.random = random_state.capture()
         return trainer.step_metrics
+
+    def _with_schedule_length(self, plan: PartPlan) -> DpoLearnerSettings:
+        before_training = self.cursor.num_steps - plan.first_step
+        if before_training < 0:
+            why = f"the parts before this one have {plan.first_step} steps on these pairs with these settings"
+            raise ConfigError(
+                "state.num_steps", self.cursor.num_steps, why, "Train the parts in order, and change nothing between."
+            )
+        total = self.settings.total_steps or before_training + plan.total_num_steps
+        if self.settings.lr_scheduler in ("linear", "cosine") and self.settings.warmup_steps >= total:
+            why = f"the schedule has {total} steps: learning_rate would never be reached"
+            raise ConfigError("learner.warmup_steps", self.settings.warmup_steps, why, "Lower it, or train more steps.")
+        return self.settings.model_copy(update={"total_steps": total})

@@ -98,7 +98,7 @@ def _epoch_steps(lengths: np.ndarray, settings: DpoLearnerSettings, epoch: int) 
     num_steps = math.ceil(num_pairs / settings.pairs_per_step)
     largest, smallest = (math.ceil(num_pairs / num_steps), num_pairs // num_steps) if num_steps else (0, 0)
     # what the largest step needs, but never more than the smallest has pairs: a microbatch cannot be empty
-    num_microbatches = min(math.ceil(largest / settings.pairs_per_microbatch), smallest)
+    num_microbatches = min(math.ceil(largest / settings.microbatch_size), smallest)
     return [_step(rows, lengths, num_microbatches) for rows in even_parts(order, num_steps)]
 
 

@@ -49,6 +49,13 @@ class EventRecorder:
         return tables.from_rows("EVENTS", self._rows)
 
 
+def in_iteration(events: pa.Table, iteration: int) -> pa.Table:
+    """The same intervals as a part of `iteration`: a task that is cached by content alone does not know which one asks."""
+    column = events.schema.get_field_index("iteration")
+    values = pa.array([iteration] * events.num_rows, pa.int32())
+    return events.set_column(column, tables.EVENTS.field(column), values)
+
+
 def durations(events: pa.Table) -> pa.Table:
     """METRICS `time/<phase>`: seconds of all intervals of a phase in an iteration, added over devices and shards.
 

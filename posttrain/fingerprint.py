@@ -25,7 +25,7 @@ MOVED_NATS = 1e-4
 class Fingerprint:
     """Probe ids, and the logprobs (temperature 1, nats) of ids 1..n-1 given those before them.
 
-    `logprobs` were computed in float32 and are what an engine is compared with. `bfloat16_logprobs` come from the same plain
+    `logprobs` were computed in float32 and are what an engine is compared with. `bfloat16_logprobs` come from the same
     forward in bfloat16: their distance says how much that dtype alone explains, which differs from model to model (0.1 M
     parameters: up to 0.05 nats, SmolLM2 with 135 M: up to 1.9).
     """
@@ -36,7 +36,7 @@ class Fingerprint:
 
 
 def compute_fingerprint(load: Callable[[str], Any], tokenizer: Any) -> Fingerprint:
-    """Fingerprint of a transformers model by one plain forward in each dtype.
+    """Fingerprint of a transformers model by one forward in each dtype.
 
     Args:
         load: gives the model in the dtype of that name.
@@ -71,18 +71,14 @@ def choose_probe_ids(vocabulary_size: int, special_ids: Sequence[int], context_t
 
 def teacher_forced_logprobs(model: Any, sequence_ids: Sequence[int]) -> list[float]:
     """Logprobs (temperature 1, nats) of ids 1..n-1 of one sequence, taken in float32 whatever the model's dtype."""
-    import torch
+    from posttrain.logprobs import token_logprobs
 
-    ids_1T = torch.tensor([list(sequence_ids)], device=model.device)
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            logits_1TV = model(input_ids=ids_1T, use_cache=False).logits.float()
+        return token_logprobs(model, [sequence_ids[:1]], [sequence_ids[1:]], 1.0)[0].tolist()
     finally:
         model.train(was_training)
-    logprobs_TV = torch.log_softmax(logits_1TV[0, :-1], dim=-1)
-    return logprobs_TV.gather(-1, ids_1T[0, 1:, None])[:, 0].tolist()
 
 
 def check_served(served: Sequence[float], fingerprint: Fingerprint, dtype: str, engine: str, source: str) -> float:

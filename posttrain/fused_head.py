@@ -20,7 +20,8 @@ from posttrain.packed_attention import PackingError, packed_attention
 from posttrain.packed_model import base_of, score_pack, warn_padded, why_not_packed
 from posttrain.packing import Pack, pack_rows
 
-UNDERSTOOD = {"input_ids", "attention_mask", "labels", "use_cache", "num_items_in_batch"}
+NEEDED = {"input_ids", "attention_mask", "labels"}
+UNDERSTOOD = NEEDED | {"use_cache", "num_items_in_batch"}
 IGNORED_LABEL = -100
 
 
@@ -120,7 +121,7 @@ class _Batch:
 def _read(args: Sequence[Any], kwargs: Mapping[str, Any], config: Any) -> _Batch | None:
     """The batch of a call, or None for one that only TRL understands, or that has no label at all."""
     given = {name for name, value in kwargs.items() if value is not None}
-    if args or not {"input_ids", "attention_mask", "labels"} <= given <= UNDERSTOOD or getattr(config, "output_router_logits", False):
+    if args or not NEEDED <= given <= UNDERSTOOD or getattr(config, "output_router_logits", False):
         return None
     label_mask = kwargs["labels"][:, 1:] != IGNORED_LABEL
     ids, real, labelled = (

@@ -160,20 +160,21 @@ def _chunk_scores(head: _Head, hidden: torch.Tensor, targets: torch.Tensor, extr
             columns.setdefault(name, []).append(values)
     parts = {name: torch.stack(values) for name, values in columns.items()}
     lse = torch.logsumexp(parts["lse"], 0)
-    share = torch.exp(parts["lse"] - lse)
+    log_share = parts["lse"] - lse  # of the probability that stands in each part
+    share = log_share.exp()
     scores = {"logprobs": target_logits - lse, "lse": lse}
     if "is_top1" in extras:
         winner = parts["highest"].argmax(0, keepdim=True)
         scores["is_top1"] = parts["likeliest"].gather(0, winner)[0] == targets
     if "entropy" in extras:
-        scores["entropy"] = lse - (share * parts["mean"]).sum(0)
+        scores["entropy"] = (share * (parts["entropy"] - log_share)).sum(0)
     if "log_sum_sq_probs" in extras:
         scores["log_sum_sq_probs"] = (share.square() * parts["sum_sq"]).sum(0).log()
     return scores
 
 
 def _part_statistics(head: _Head, logits: torch.Tensor, part: slice, extras: Collection[str]) -> dict[str, torch.Tensor]:
-    """lse, highest logit and its id, expected logit and Σ p² within one part; the logits are overwritten."""
+    """lse, highest logit and its id, entropy and Σ p² of one part as if it were all; the logits are overwritten."""
     found: dict[str, torch.Tensor] = {}
     if "is_top1" in extras:
         found["highest"], index = logits.max(-1)
@@ -183,8 +184,8 @@ def _part_statistics(head: _Head, logits: torch.Tensor, part: slice, extras: Col
     found["lse"] = first - logprobs[:, 0]
     if "entropy" in extras or "log_sum_sq_probs" in extras:
         probabilities = torch.exp(logprobs, out=head.buffer("probabilities", len(logits), part))
-        found["mean"] = torch.linalg.vecdot(probabilities, logprobs) + found["lse"]
-        found["sum_sq"] = torch.linalg.vecdot(probabilities, probabilities)
+        found["entropy"] = -logprobs.mul_(probabilities).sum(-1)
+        found["sum_sq"] = torch.linalg.vector_norm(probabilities, dim=-1).square()
     return found
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+
 def token_logprobs(
     model: Any,
     prompt_ids: Sequence[Ids],
@@ -52,7 +53,7 @@ def token_logprobs(
     import torch
 
     results = [np.zeros(0, np.float32)] * len(prompt_ids)
-    with torch.inference_mode():
+    with torch.no_grad():  # not inference mode: what a model keeps for later may be needed in training
         for rows, scores in score_rows(
             model, prompt_ids, completion_ids, temperature, max_pack_tokens=max_pack_tokens, description=description
         ):

@@ -8,13 +8,14 @@ Importing it imports transformers: import it inside functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -40,12 +41,17 @@ def packed_attention(model: Any) -> Iterator[None]:
 
     Gradient checkpointing computes layers again in `backward`: keep it open until then.
     """
-    before = model.config._attn_implementation
-    model.config._attn_implementation = IMPLEMENTATION
+    # a trainer may have replaced the model's config by a copy, of which the layers know nothing
+    found = [module.config for module in model.modules() if isinstance(getattr(module, "config", None), PreTrainedConfig)]
+    configs = list({id(config): config for config in found}.values())
+    before = [config._attn_implementation for config in configs]
     try:
+        for config in configs:
+            config._attn_implementation = IMPLEMENTATION
         yield
     finally:
-        model.config._attn_implementation = before
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation
 
 
 def is_packed(model: Any) -> bool:
@@ -187,9 +193,7 @@ class _PackedAttention(torch.autograd.Function):
             own, prompt = branch.completions, branch.prompts
             taken = [own.take(query), prompt.take(key), prompt.take(value), own.take(out), own.take(lse)]
             mask = branch.mask(query.dtype)
-            pieces = _flash_backward(
-                own.take(grad_out, zero_padding=True), *taken, 0.0, False, attn_mask=mask, scale=ctx.scale
-            )
+            pieces = _flash_backward(own.take(grad_out, zero_padding=True), *taken, 0.0, False, attn_mask=mask, scale=ctx.scale)
             own.add(grad_query, pieces[0])
             prompt.add(grad_key, pieces[1])
             prompt.add(grad_value, pieces[2])
@@ -216,12 +220,20 @@ def _attention(
         if given is not None and name not in HARMLESS:
             raise PackingError(f"its attention takes {name!r}")
     packed_layout.num_calls += 1
+    if torch.is_autocast_enabled(query.device.type):  # as autocast does for SDPA
+        query, key, value = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (query, key, value))
     num_groups = query.shape[1] // key.shape[1]
     if packed_layout.block_mask is not None:
-        out_HND = flex_attention(query, key, value, block_mask=packed_layout.block_mask, scale=scale, enable_gqa=num_groups > 1)
+        attend = flex_attention if query.device.type == "cpu" else _compiled_flex_attention()
+        out_HND = attend(query, key, value, block_mask=packed_layout.block_mask, scale=scale, enable_gqa=num_groups > 1)
         return out_HND.transpose(1, 2).contiguous(), None
     tensors_NHD = [x[0].transpose(0, 1) for x in (query, repeat_kv(key, num_groups), repeat_kv(value, num_groups))]
     return _PackedAttention.apply(*tensors_NHD, packed_layout, scale)[None], None
+
+
+@functools.cache
+def _compiled_flex_attention() -> Any:
+    return torch.compile(flex_attention, dynamic=True)  # uncompiled, it builds all scores
 
 
 def block_mask(pack: Pack, device: torch.device) -> BlockMask:

@@ -76,11 +76,7 @@ def score_pack(model: Any, pack: Pack, temperature: float, extras: Collection[st
 def _hidden(base: Any, ids: torch.Tensor, positions: torch.Tensor, layout: Layout) -> torch.Tensor:
     whole_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=ids.device)  # transformers leaves 4-dimensional masks alone
     output = base.base_model(
-        input_ids=ids[None],
-        attention_mask=whole_mask,
-        position_ids=positions[None],
-        use_cache=False,
-        packed_layout=layout,
+        input_ids=ids[None], attention_mask=whole_mask, position_ids=positions[None], use_cache=False, packed_layout=layout
     )
     return output.last_hidden_state[0]
 

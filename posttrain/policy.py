@@ -17,6 +17,7 @@ from posttrain.fingerprint import Fingerprint, compute_fingerprint
 from posttrain.hub import fetch_model
 
 MANIFEST = "policy.json"
+PEFT_CONFIG = "adapter_config.json"  # beside weights it says that they are an adapter's
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -203,7 +204,7 @@ def end_ids(directory: Path, tokenizer: Any) -> frozenset[int]:
 
 
 def check_model_files(directory: Path) -> None:
-    """Refuses a model directory without safetensors or without tokenizer.
+    """Refuses a model directory without safetensors or without tokenizer, and one of an adapter without its base.
 
     Raises:
         PolicyError: naming what is missing, and the pickle files found in its place.
@@ -218,6 +219,11 @@ def check_model_files(directory: Path) -> None:
                 "Convert them to safetensors: load them in a trusted place and call save_pretrained."
             )
         raise PolicyError(f"{directory}: no .safetensors file: half-written, or not a model directory.")
+    if PEFT_CONFIG in names:  # transformers would load the base from wherever it says, and nothing here would name its weights
+        raise PolicyError(
+            f"{directory}: {PEFT_CONFIG} says that the weights are an adapter's, without its base. "
+            "Merge it: load it with PEFT's AutoPeftModelForCausalLM, call merge_and_unload and save_pretrained."
+        )
     _check_tokenizer(directory)
 
 

@@ -17,6 +17,7 @@ from posttrain.sources import with_system
 
 ID_COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
 IDENTICAL_TOKENS = "chosen and rejected have the same token ids"
+END_INSIDE = "an answer goes on behind its end token, which no sampler would"
 NO_FIRST_TOKEN = "the prompt is empty and the tokenizer has no BOS: the answer's first token cannot be scored"
 
 
@@ -26,6 +27,7 @@ class PairEncoder:
     def __init__(self, tokenizer: Any, data: PreferenceData) -> None:
         self._tokenizer, self._data = tokenizer, data
         self._end_of_answer = cache(lambda conversational: chat.end_of_answer(tokenizer, conversational))
+        self._opening = cache(lambda: chat.opening_of_answer(tokenizer))
 
     def encode(self, pair: RawPair) -> dict[str, Any]:
         """The row of PREFERENCES.
@@ -34,15 +36,15 @@ class PairEncoder:
             LeftOut: nothing can be learned from the pair.
             ConfigError: the tokenizer has no end token, or a system prompt is set and the pair is plain text.
         """
-        prompt_ids = self._prompt_ids(pair)
+        conversational, prompt_ids = not isinstance(pair.prompt, str), self._prompt_ids(pair)
         if not prompt_ids:
             raise LeftOut(NO_FIRST_TOKEN)
         row = {
             "pair_id": pair.pair_id,
             "prompt_id": pair.prompt_id or f"prompt:{digest(prompt_ids).hex()}",
             "prompt_ids": prompt_ids,
-            "chosen_ids": self._answer_ids(pair.chosen, not isinstance(pair.prompt, str)),
-            "rejected_ids": self._answer_ids(pair.rejected, not isinstance(pair.prompt, str)),
+            "chosen_ids": self._answer_ids(pair.chosen, conversational),
+            "rejected_ids": self._answer_ids(pair.rejected, conversational),
             "source": pair.source,
             "margin": pair.margin,
         }
@@ -62,11 +64,24 @@ class PairEncoder:
         return chat.encode_text(self._tokenizer, pair.prompt, limit) or ([] if start is None else [start])
 
     def _answer_ids(self, text: str, conversational: bool) -> list[int]:
+        if conversational:
+            text = self._without_opening(text)
         ids, end = chat.encode_completion(self._tokenizer, text, self._data.max_pair_tokens), self._end_of_answer(conversational)
-        closed = ids if ids[-1:] in ([end], [self._tokenizer.eos_token_id]) else [*ids, end]
-        if len(closed) < 2:
+        ends = (end, self._tokenizer.eos_token_id)
+        length = len(ids)
+        while length and ids[length - 1] in ends:
+            length -= 1
+        if not length:
             raise LeftOut(EMPTY_ANSWER)
-        return closed
+        if any(end_id in ids[:length] for end_id in ends):
+            raise LeftOut(END_INSIDE)
+        return [*ids[:length], *(ids[length : length + 1] or [end])]  # the text's own end token, if it has one
+
+    def _without_opening(self, text: str) -> str:
+        """The answer without the `<think>` that the generation prompt has already written."""
+        opening = self._opening()
+        tag, begun = opening.rstrip(), text.lstrip()
+        return begun.removeprefix(tag).removeprefix(opening.removeprefix(tag)) if tag and begun.startswith(tag) else text
 
 
 def fit(row: dict[str, Any], max_pair_tokens: int) -> dict[str, Any]:

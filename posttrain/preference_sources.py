@@ -180,9 +180,13 @@ class _Row:
         value = self.get(column)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        try:
+            number = math.nan if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
+        except OverflowError:  # a whole number above 1e308
+            number = math.inf
+        if not math.isfinite(number):
             raise self.breach(column, "it is not a finite number", "Write a number, or null.")
-        return float(value)
+        return number
 
 
 def _read(row: _Row, default_id: str) -> RawPair | RejectedPair:

@@ -50,15 +50,17 @@ def load_preferences(
         The path of an .arrow file: a table PREFERENCES, whose ids are taken as they are.
 
     A conversation is encoded by the chat template, after `data.system_prompt` unless it has a system message of its own; its
-    answer is one assistant's message and ends with the template's end-of-turn token. Plain text is encoded as it stands, with
+    answer is one assistant's message, less a `<think>` that the generation prompt writes already, and ends with the template's
+    end-of-turn token. Plain text is encoded as it stands, with
     the tokenizer's BOS, and ends with EOS. Neither is doubled. A plain text without a prompt begins with BOS alone.
 
     Truncation: each side has its own budget of `data.max_pair_tokens` less the prompt. A longer answer loses its end, and then
     has no end token. The prompt is never cut: one that leaves no room is rejected.
 
     Rejected, each with its reason: identical sides, also those that truncation or the tokenizer makes identical; an empty
-    answer; a prompt without room; an answer of several messages; text that is not Unicode; every repetition of an earlier
-    pair; and both directions of pairs that contradict each other (A over B and B over A for one prompt).
+    answer; one with an end token inside; a prompt without room; an answer of several messages; text that is not Unicode;
+    every repetition of an earlier pair; and both directions of pairs that contradict each other (A over B and B over A for
+    one prompt).
 
     Args:
         field: the setting that `source` comes from, which errors name.

@@ -134,9 +134,11 @@ def _iterate_parquet(source: Source, path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        for batch in pq.ParquetFile(path, memory_map=True).iter_batches(batch_size=BATCH_ROWS):
+        file = pq.ParquetFile(path, memory_map=True)
+        _unique((name, None) for name in file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS):
             yield from batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(source.field, source.text, f"not a readable parquet file ({error})", "Write the file again.") from error
 
 
@@ -149,13 +151,24 @@ def _iterate_jsonl(source: Source, path: Path) -> Iterator[dict[str, Any]]:
 
 def _parse_line(source: Source, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # editors begin a file with a byte-order mark
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")  # editors begin a file with a byte-order mark
+        row = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         why = f"line {number} is not JSON in UTF-8 ({error})"
         raise ConfigError(source.field, source.text, why, "Correct the line.") from error
     if not isinstance(row, dict):
         raise ConfigError(source.field, source.text, f"line {number} is not a JSON object", "Write one object a line.")
     return row
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dictionary; raises ValueError for a name that stands twice, of which the last would win."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} stands twice")
+        found[name] = value
+    return found
 
 
 def is_message(item: Any) -> bool:

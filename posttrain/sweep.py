@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain import resolution
@@ -31,7 +31,9 @@ def trials(settings: DpoSettings, axes: Mapping[str, str], execution: str) -> li
         why = f"the product has {len(combinations)} trials, one launch takes {MAX_TRIALS}"
         raise ConfigError(", ".join(axes), None, why, "List fewer values.")
     varied = [name for name, values in listed.items() if len(values) > 1]
-    return [_trial(settings, values, varied, execution) for values in combinations]
+    found = [_trial(settings, values, varied, execution) for values in combinations]
+    _check_distinct(found, axes)
+    return found
 
 
 def trial_execution(settings: DpoSettings) -> str:
@@ -46,6 +48,15 @@ def _values(name: str, text: str) -> list[str]:
         why = f"{twice[0]!r} stands twice" if twice else "there is an empty value"
         raise ConfigError(name, text, why, "Write each value once, with commas between, as in 0.1,0.5.")
     return values
+
+
+def _check_distinct(trials: Sequence[DpoSettings], axes: Mapping[str, str]) -> None:
+    """One value may be written in two ways: 0.1 and 0.10."""
+    for number, trial in enumerate(trials):
+        twin = next((other for other in trials[:number] if other.learner == trial.learner), None)
+        if twin is not None:
+            why = f"{twin.tracking.run_name} and {trial.tracking.run_name} are the same trial"
+            raise ConfigError(", ".join(axes), None, why, "Write each value once.")
 
 
 def _trial(settings: DpoSettings, values: Mapping[str, str], varied: list[str], execution: str) -> DpoSettings:

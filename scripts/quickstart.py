@@ -38,8 +38,20 @@ def main() -> int:
         status = run_launch(launch, inputs, workspace)
         if status:
             return status
+    if recipe == "iterative":
+        print_comparison(workspace, [launch.inputs["run_name"] for launch in RECIPES[recipe]])
     print_summary(workspace, started)
     return 0
+
+
+def print_comparison(workspace: Path, run_names: list[str]) -> None:
+    """The newest run of each name side by side, by completions spent."""
+    from posttrain import tables
+    from posttrain.report.comparison import compare_runs_text, run_of
+
+    newest = [max((workspace / "runs").glob(f"{name}-[0-9]*/metrics.arrow"), key=os.path.getmtime) for name in run_names]
+    runs = [run_of(name, tables.read_table(path, "METRICS")) for name, path in zip(run_names, newest, strict=True)]
+    print(f"{compare_runs_text(runs)}\n")
 
 
 def run_launch(launch: Launch, further: list[str], workspace: Path) -> int:
@@ -74,12 +86,15 @@ def print_summary(workspace: Path, started: float) -> None:
     from posttrain.tracking_address import default_store
 
     reports = sorted((workspace / "runs").glob("*/*.html"), key=lambda path: path.stat().st_mtime)
+    fresh = [path for path in reports if path.stat().st_mtime >= started]
+    shown = [path for path in fresh if path.name == "sweep.html"] or fresh
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     uri = default_store(workspace)
     print(f"wall time    {time.time() - started:.0f} s, peak memory {peak_gib:.1f} GiB")
-    for path in [path for path in reports if path.stat().st_mtime >= started]:
+    for path in shown:
         print(f"report       {path}")
-    print(f"checkpoints  {reports[-1].parent / 'checkpoints'}")
+    if (checkpoints := shown[-1].parent / "checkpoints").is_dir():
+        print(f"checkpoints  {checkpoints}")
     print(f"MLflow       make mlflow   (or .venv/bin/{mlflow_command(uri)})")
 
 

@@ -39,7 +39,7 @@ SMOLLM = Launch(
 )
 
 # Pairs of the same task: the best of eight verified rollouts against the worst.
-COLLECT = Launch("collect_preferences", {"run_name": "brackets", **DEMONSTRATIONS, "num_prompts": "768"})
+COLLECT = Launch("collect_preferences", {"run_name": "brackets", **DEMONSTRATIONS, "num_prompts": "384"})
 _PAIRS = {
     "model": "{workspace}/preferences/brackets/policy",
     "preferences": "{workspace}/preferences/brackets/preferences.arrow",
@@ -47,22 +47,23 @@ _PAIRS = {
     "max_pair_tokens": "112",
     "max_prompt_tokens": "64",
     "max_completion_tokens": "48",
-    "learning_rate": "2e-4",
-    "num_epochs": "20",
-    "num_iterations": "6",
+    "learning_rate": "1.5e-3",
+    "beta": "0.5",
+    "pairs_per_step": "64",
+    "num_epochs": "8",
+    "num_iterations": "8",
 }
 # Plain DPO rises and then collapses: chosen completions become less likely too. The NLL term keeps them likely.
-DPO_PLAIN = Launch("dpo", {"run_name": "quickstart-dpo-plain", **_PAIRS, "beta": "0.1"})
-DPO = Launch("dpo", {"run_name": "quickstart-dpo", **_PAIRS, "beta": "0.5", "nll_coef": "1"})
+DPO_PLAIN = Launch("dpo", {"run_name": "quickstart-dpo-plain", **_PAIRS})
+DPO = Launch("dpo", {"run_name": "quickstart-dpo", **_PAIRS, "nll_coef": "1"})
 SWEEP = Launch(
     "dpo_sweep",
     {
         "run_name": "sweep-dpo",
-        **_PAIRS,
+        **{name: value for name, value in _PAIRS.items() if name not in ("beta", "learning_rate")},
         "loss_types": "sigmoid,ipo",
         "betas": "0.1,0.5",
-        "learning_rates": "1e-4,2e-4",
-        "nll_coefs": "1",
+        "learning_rates": "3e-4,1.5e-3",
         "num_iterations": "2",
     },
 )
@@ -74,6 +75,7 @@ ITERATIVE = Launch(
         **DEMONSTRATIONS,
         "num_iterations": "4",
         "prompts_per_iteration": "96",
+        "learning_rate": "5e-4",
         "overrides": "{evaluation: {every: 1}}",
     },
 )

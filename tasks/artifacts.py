@@ -99,10 +99,12 @@ def execution_name(run_name: str) -> str:
     identifier = current_context().execution_id
     if identifier.name and identifier.name != "local":
         return identifier.name
-    return (
-        re.sub(r"[^\w.-]+", "-", run_name or "grpo").encode()[:80].decode(errors="ignore")
-        + f"-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
-    )
+    return f"{folder_name(run_name or 'grpo')}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+
+
+def folder_name(run_name: str) -> str:
+    """The run's name as one part of a path: 80 bytes at most, and never a path that leads elsewhere."""
+    return re.sub(r"[^\w.-]+|^\.+", "-", run_name).encode()[:80].decode(errors="ignore")
 
 
 def device_name() -> str:

@@ -213,7 +213,8 @@ def launch_preferences(
         ConfigError: with every wrong field, its value, the reason and the remedy.
     """
     launched = _launch_sampling(locals(), COLLECT_INPUTS, "preferences")
-    return launched._replace(execution=launched.settings.tracking.run_name or launched.execution)  # a folder to find again
+    run_name = launched.settings.tracking.run_name
+    return launched._replace(execution=artifacts.folder_name(run_name) or launched.execution)  # a folder to find again
 
 
 def _launch_sampling(given: dict[str, Any], inputs: dict[str, str], fallback_name: str) -> IterativeLaunch:

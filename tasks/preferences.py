@@ -6,8 +6,9 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
@@ -63,27 +64,35 @@ def reference_policy(policy_directory: PolicyDirectory, reference: str, trust_re
 
 @task(**CPU)
 def prepare_preferences(policy_directory: PolicyDirectory, data: PreferenceData, num_shards: int, seed: int) -> PreparedPairs:
-    """Tokenises the pairs, holds some out by prompt, and cuts the rest into shards; reports every pair left out."""
+    """Tokenises the pairs, holds some out by prompt, and cuts the rest into shards; reports every pair left out.
+
+    No prompt that is evaluated on is trained on, be it one of pairs or one to generate for.
+    """
     directory = artifacts.local_directory(policy_directory)
     check_context(directory, data.max_pair_tokens)
     tokenizer = policy.load_tokenizer(directory, data.trust_remote_code)
     loaded = preferences.load_preferences(
         artifacts.fetch(data.preferences), tokenizer, data, field="data.preferences", source_name=data.preferences
     )
+    evaluation_prompts = _evaluation_prompts(directory, tokenizer, data)
+    training = preferences.without_held_out(loaded, evaluation_prompts)
     if data.evaluation_preferences:
         source = artifacts.fetch(data.evaluation_preferences)
         held_out = preferences.load_preferences(
             source, tokenizer, data, field="data.evaluation_preferences", source_name=data.evaluation_preferences
         )
-        training, evaluation = preferences.without_held_out(loaded, held_out.table), held_out.table
+        report_left_out(held_out.rejected)
+        training, evaluation = preferences.without_held_out(training, held_out.table), held_out.table
     else:
-        training, evaluation = preferences.hold_out_pairs(loaded, data.evaluation_share, seed)
+        training, evaluation = preferences.hold_out_pairs(training, data.evaluation_share, seed)
     report_left_out(training.rejected)
+    if not evaluation.num_rows:
+        logger.warning("no pair is held out of so few prompts: accuracy and margin are not measured; give evaluation_preferences")
     shards = preferences.shard_pairs(training.table, num_shards)
     return PreparedPairs(
         [artifacts.write(shard, "PREFERENCES", "prepare_preferences") for shard in shards],
         artifacts.write(evaluation, "PREFERENCES", "prepare_preferences"),
-        _evaluation_prompts(directory, data),
+        artifacts.write(evaluation_prompts, "PROMPTS", "prepare_preferences"),
     )
 
 
@@ -126,16 +135,12 @@ def report_left_out(rejected: Sequence[preferences.RejectedPair]) -> None:
         logger.warning("%d pairs are left out, %s: %s%s", len(ids), reason, ", ".join(ids[:NUM_NAMED]), more)
 
 
-def _evaluation_prompts(directory: Path, data: PreferenceData) -> TableFile:
-    """The prompts to generate for; an empty table when there are none."""
-    table = tables.empty("PROMPTS")
-    if data.evaluation_prompts:
-        check_context(directory, data.context_tokens)
-        tokenizer = policy.load_tokenizer(directory, data.trust_remote_code)
-        source = artifacts.fetch(data.evaluation_prompts)
-        loaded = prompts.load_prompts(
-            source, tokenizer, data, field="data.evaluation_prompts", source_name=data.evaluation_prompts
-        )
-        report_rejected(loaded.rejected)
-        table = loaded.table
-    return artifacts.write(table, "PROMPTS", "prepare_preferences")
+def _evaluation_prompts(directory: Path, tokenizer: Any, data: PreferenceData) -> pa.Table:
+    """The PROMPTS to generate for; an empty table when there are none."""
+    if not data.evaluation_prompts:
+        return tables.empty("PROMPTS")
+    check_context(directory, data.context_tokens)
+    source = artifacts.fetch(data.evaluation_prompts)
+    loaded = prompts.load_prompts(source, tokenizer, data, field="data.evaluation_prompts", source_name=data.evaluation_prompts)
+    report_rejected(loaded.rejected)
+    return loaded.table

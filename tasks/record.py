@@ -70,7 +70,8 @@ def record(
 ) -> Recorded:
     """Logs one iteration (0 is the state before the first update) and returns its numbers for the report."""
     rows = tables.concat("SCORED", artifacts.read_all(scored, "SCORED"))
-    intervals = tables.concat("EVENTS", [table for files in task_events for table in artifacts.read_all(files, "EVENTS")])
+    recorded = [table for files in task_events for table in artifacts.read_all(files, "EVENTS")]
+    intervals = events.in_iteration(tables.concat("EVENTS", recorded), iteration)
     measured = [table for files in metrics for table in artifacts.read_all(files, "METRICS")]
     parts = [*measured, *_derived(rows, iteration), events.durations(intervals)]
     numbers = tables.concat("METRICS", parts)

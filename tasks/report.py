@@ -57,8 +57,9 @@ def publish(inputs: ReportInputs, tracking: TrackingSettings, execution: str) ->
     """Ends the MLflow run, writes the page with links to it, and shows where it is."""
     tracker = open_tracker(tracking, execution)
     tracker.finish("FINISHED")
-    links = {"MLflow": tracker.run_url() or "", "Open MLflow": mlflow_command(tracking_uri())}
+    links = {"MLflow": tracker.run_url() or "", "Open MLflow": f"make mlflow, or {mlflow_command(tracking_uri())}"}
     path = write_report(run_directory(execution) / "report.html", replace(inputs, links=links))
+    tables.write_table(inputs.metrics, "METRICS", path.with_name("metrics.arrow"))  # for comparisons of runs
     tracker.log_report(path)
     Deck("Report", Path(path).read_text(encoding="utf-8"))
     logger.info("run %s is finished; report: %s\n%s", execution, path, ascii_curve(inputs.metrics))

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from flytekit import Deck, task
 from flytekit.types.file import FlyteFile
-from posttrain.report.sweep import Trial, sweep_text, write_sweep
 
 from posttrain import policy, tables
 from posttrain.chat import decode_completion
@@ -17,6 +16,7 @@ from posttrain.config_dpo import DpoSettings, IterativeDpoSettings
 from posttrain.events import durations
 from posttrain.planner.rendering import plan_html
 from posttrain.report.inputs import PairSample, ReportInputs
+from posttrain.report.sweep import Trial, sweep_text, write_sweep
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, TableFile
 from tasks.plan import plan_of

@@ -7,7 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from posttrain.chat import decode_completion, encode_messages, encode_text, extend_conversation, render_messages
+from posttrain.chat import (
+    decode_completion,
+    encode_completion,
+    encode_messages,
+    encode_text,
+    extend_conversation,
+    opening_of_answer,
+    render_messages,
+)
 from posttrain.errors import ConfigError
 from tests.tiny_models import BOS_ID, CHAT_TEMPLATE, EOS_ID, build_tiny_tokenizer
 
@@ -148,3 +156,28 @@ def build_merging_tokenizer() -> Any:
     tokenizer = Tokenizer(models.BPE(vocabulary, [("h", "e"), ("l", "l"), ("ll", "o")]))
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "normalizer"])
+@pytest.mark.parametrize("text", ["yes", " yes", "yes no", "\nyes", "  no"])
+def test_sentencepiece_puts_no_space_before_a_completion(kind: str, text: str) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["\u2581", "\u2581yes", "\u2581no", "yes", "\n", *"yesnoq?"]
+    scores = [("<unk>", -100.0), *((piece, -2.0 if len(piece) > 1 else -5.0) for piece in dict.fromkeys(pieces))]
+    backend = Tokenizer(models.Unigram(scores, unk_id=0))
+    if kind == "metaspace":
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    else:  # as Llama 2
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    backend.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    prompt_ids, ids = encode_text(tokenizer, "q?"), encode_completion(tokenizer, text)
+    assert tokenizer.decode([*prompt_ids, *ids]) == f"q?{text}"
+    assert encode_completion(tokenizer, text, 1)[:1] == ids[:1]
+
+
+@pytest.mark.parametrize(("template", "opening"), [(THINK_TEMPLATE, "<think>\n"), (CHAT_TEMPLATE, ""), (None, "")])
+def test_what_the_generation_prompt_writes_of_the_answer(template: str | None, opening: str) -> None:
+    assert opening_of_answer(build_tiny_tokenizer(template)) == opening

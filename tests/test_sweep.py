@@ -33,6 +33,8 @@ def test_what_is_not_listed_keeps_its_value() -> None:
     ("axes", "expected"),
     [
         ({"betas": "0.1,0.1"}, "'0.1' stands twice"),
+        ({"betas": "0.1,0.10"}, "beta-0.1 and beta-0.10 are the same trial"),
+        ({"betas": "0.1", "learning_rates": "1e-6,2e-6,0.000001"}, "learning_rate-1e-6 and learning_rate-0.000001 are the same"),
         ({"betas": "0.1,,0.2"}, "empty value"),
         ({"betas": ",".join(str(number) for number in range(1, 66))}, "65 trials"),
     ],

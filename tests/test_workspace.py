@@ -13,6 +13,7 @@ from flyteidl.core import literals_pb2
 from posttrain import policy
 from posttrain.directories import hash_files, write_aside
 from posttrain.errors import PolicyError
+from tasks.artifacts import folder_name
 from tasks.workspace import forget_gone_files
 
 
@@ -60,3 +61,20 @@ def test_entries_that_are_no_files_are_refused_by_name(tmp_path: Path, kind: str
         (directory / "odd").symlink_to(tmp_path if kind == "linked directory" else tmp_path / "nowhere")
     with pytest.raises(PolicyError, match="'odd' is neither"):
         hash_files(directory, "")
+
+
+@pytest.mark.parametrize(
+    ("run_name", "folder"),
+    [
+        ("brackets", "brackets"),
+        ("", ""),
+        ("../../etc", "--..-etc"),
+        ("..", "-"),
+        ("/tmp/x", "-tmp-x"),
+        ("a/../b\0c", "a-..-b-c"),
+        ("день 1", "день-1"),
+        ("é" * 100, "é" * 40),
+    ],
+)
+def test_a_run_name_becomes_one_part_of_a_path(run_name: str, folder: str) -> None:
+    assert folder_name(run_name) == folder

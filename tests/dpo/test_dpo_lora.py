@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from posttrain import lora, policy
 from posttrain.config_dpo import DpoLearnerSettings
@@ -17,7 +19,7 @@ from posttrain.packed_model import why_not_packed
 from posttrain.trainer_state import load_trainer_state
 from tests.dpo.counting import counted
 from tests.dpo.pair_tables import random_pairs, same, update, values_of, weights, with_reference
-from tests.tiny_models import build_tiny_policy
+from tests.tiny_models import build_tiny_policy, build_tiny_tokenizer
 
 SETTINGS = DpoLearnerSettings(
     pairs_per_step=4, pairs_per_microbatch=2, learning_rate=1e-2, num_epochs=2, lora_rank=4, lora_alpha=8.0, nll_coef=0.2
@@ -156,3 +158,29 @@ def test_a_fresh_adapter_follows_the_seed_alone(start: Path) -> None:
         dict(lora.load_adapted(start, start, SETTINGS.model_copy(update={"seed": seed})).state_dict()) for seed in (0, 0, 1)
     )
     assert same(first, again) and not same(first, other)
+
+
+def test_gpt2_with_its_transposed_layers_is_merged_and_goes_on(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=2, n_positions=64, eos_token_id=2))
+    base = tmp_path / "policy-0"
+    policy.write_policy(model, build_tiny_tokenizer(), base, version=0, parent=None, algorithm="random", iteration=0)
+    shards = [with_reference(random_pairs(8), base)]
+    first, state, _ = update(base, shards, SETTINGS, "1", part=1, num_parts=2)
+    second, _, _ = update(first, shards, SETTINGS, "2", base=base, state=state, part=2, num_parts=2)
+    whole, _, _ = update(base, shards, SETTINGS, "whole")
+    assert same(weights(second), weights(whole)) and not same(weights(base), weights(whole))
+    assert weights(whole).keys() == weights(base).keys()
+
+
+def test_an_adapter_alone_is_no_policy_and_a_merged_one_is(start: Path, tmp_path: Path) -> None:
+    written, _, _ = update(start, [with_reference(random_pairs(4), start)], SETTINGS, "1")
+    policy.import_policy(written, tmp_path / "imported")
+    assert same(weights(tmp_path / "imported"), weights(written)) and not (tmp_path / "imported" / "adapter").exists()
+    alone = tmp_path / "alone"
+    shutil.copytree(written / "adapter", alone)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(written / name, alone / name)
+    with pytest.raises(PolicyError, match="weights are an adapter's, without its base.*merge_and_unload"):
+        policy.import_policy(alone, tmp_path / "policy-of-adapter")

@@ -12,7 +12,7 @@ from posttrain import policy, tables
 from posttrain.config_dpo import DpoLearnerSettings
 from posttrain.dpo_learner import DpoLearner
 from posttrain.dpo_rows import sorted_pairs
-from posttrain.errors import ContractError, PolicyError, TrainingError
+from posttrain.errors import ConfigError, ContractError, PolicyError, TrainingError
 from posttrain.packed_model import why_not_packed
 from posttrain.trainer_state import load_trainer_state
 from tests.dpo.counting import counted
@@ -136,6 +136,30 @@ def test_more_parts_than_steps_leave_some_without_any(start: Path) -> None:
     assert values_of(metrics, "train/num_steps") == [0] and same(weights(start), weights(first))
     _, _, metrics = update(first, shards, settings, "2", base=start, state=state, part=2, num_parts=2)
     assert values_of(metrics, "train/num_steps") == [1]
+
+
+def test_a_part_goes_on_from_the_state_of_the_very_update_before_it(start: Path) -> None:
+    shards = [with_reference(random_pairs(8), start)]
+    settings = SETTINGS.model_copy(update={"num_epochs": 3})
+    first, state, _ = update(start, shards, settings, "1", part=1, num_parts=3)
+    second, _, _ = update(first, shards, settings, "2", base=start, state=state, iteration=2, part=2, num_parts=3)
+    with pytest.raises(PolicyError, match="state-1: trainer state of iteration 1, .*policy-2 is of iteration 2"):
+        update(second, shards, settings, "3", base=start, state=state, iteration=3, part=3, num_parts=3)
+    with pytest.raises(ConfigError, match=r"state.num_steps' = 0: the parts before this one have 4 steps"):
+        update(second, shards, settings, "3", base=start, iteration=3, part=3, num_parts=3)
+    more = [with_reference(random_pairs(40), start)]
+    with pytest.raises(ConfigError, match=r"state.num_steps' = 2: the parts before this one have 10 steps"):
+        update(first, more, settings, "3", base=start, state=state, iteration=2, part=2, num_parts=3)
+    assert not (start.parent / "policy-3").exists() and not (start.parent / "state-3").exists()
+
+
+def test_a_warmup_that_outlasts_a_decaying_schedule_is_refused(start: Path) -> None:
+    shards = [with_reference(random_pairs(8), start)]
+    settings = SETTINGS.model_copy(update={"lr_scheduler": "linear", "warmup_steps": 4})
+    with pytest.raises(ConfigError, match="warmup_steps' = 4: the schedule has 4 steps"):
+        update(start, shards, settings, "1")
+    _, _, metrics = update(start, shards, settings.model_copy(update={"warmup_steps": 3}), "2")
+    assert max(values_of(metrics, "train/learning_rate")) == pytest.approx(1e-3)
 
 
 def test_a_dataset_of_one_row_trains(start: Path) -> None:

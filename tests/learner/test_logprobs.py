@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from posttrain import logprobs, tables
+from posttrain import tables
 from posttrain.config import LearnerSettings
 from posttrain.errors import PolicyError
 from posttrain.logprobs import add_reference_logprobs, token_logprobs
@@ -28,7 +28,7 @@ def plain(model: object, prompt: list[int], completion: list[int], temperature: 
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_padded_batches_equal_single_rows(temperature: float) -> None:
+def test_packs_equal_single_rows(temperature: float) -> None:
     model = build_tiny_model()
     found = token_logprobs(model, PROMPTS, COMPLETIONS, temperature)
     for row, values in enumerate(found):
@@ -36,11 +36,10 @@ def test_padded_batches_equal_single_rows(temperature: float) -> None:
         assert values == pytest.approx(plain(model, PROMPTS[row], COMPLETIONS[row], temperature), abs=5e-6)
 
 
-def test_many_small_batches_give_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_packs_give_the_same_in_the_same_order() -> None:
     model = build_tiny_model()
     whole = token_logprobs(model, PROMPTS, COMPLETIONS, 1.0)
-    monkeypatch.setattr(logprobs, "MAX_BATCH_TOKENS", 8)
-    for first, second in zip(whole, token_logprobs(model, PROMPTS, COMPLETIONS, 1.0), strict=True):
+    for first, second in zip(whole, token_logprobs(model, PROMPTS, COMPLETIONS, 1.0, max_pack_tokens=8), strict=True):
         assert first == pytest.approx(second, abs=5e-6)
 
 

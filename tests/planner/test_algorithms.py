@@ -139,12 +139,27 @@ def test_a_damaged_safetensors_file_is_named(tmp_path: Path, content: bytes) -> 
         model_shape(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"num_attention_heads": 4, "hidden_size": 32}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None, "{", "[]", '{"num_attention_heads": 4, "hidden_size": 32}', '{"text_config": null}', '{"text_config": 5}',
+        '{"n_layer": true, "n_head": 4, "n_embd": 32}', '{"n_layer": 2, "n_head": 4, "n_embd": 32, "head_dim": "8"}',
+    ],
+)  # fmt: skip
 def test_a_config_that_lacks_a_size_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(PolicyError, match=r"config\.json"):
         model_shape(tmp_path)
+
+
+def test_a_mixture_of_experts_is_counted_in_its_weights_or_not_at_all(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": 8}))
+    with pytest.raises(PolicyError, match="num_local_experts: a mixture of experts"):
+        model_shape(tmp_path)
+    save_file({"experts": torch.zeros(8, 32, 64)}, tmp_path / "model.safetensors")
+    assert model_shape(tmp_path).num_parameters == 8 * 32 * 64
 
 
 def test_the_plan_prints_all_algorithms_side_by_side() -> None:

@@ -56,6 +56,17 @@ def test_a_column_that_only_a_later_row_has_is_not_lost(tmp_path: Path) -> None:
     assert table["source"].to_pylist()[1] == "book"
 
 
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    names = ["prompt", "chosen", "rejected", "chosen"]
+    pq.write_table(
+        pa.table([pa.array(["q?"]), pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=names), tmp_path / "p.parquet"
+    )
+    (tmp_path / "p.jsonl").write_text('{"prompt": "q?", "chosen": "a", "rejected": "b", "chosen": "c"}\n')
+    for ending in ("parquet", "jsonl"):
+        with pytest.raises(ConfigError, match="'chosen' stands twice"):
+            load(tmp_path / f"p.{ending}")
+
+
 def test_a_file_without_rows_is_an_error_that_says_so(tmp_path: Path) -> None:
     write(tmp_path / "p.parquet", [])
     with pytest.raises(ConfigError, match="the source is empty"):

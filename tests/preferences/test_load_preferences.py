@@ -111,9 +111,10 @@ def test_exactly_one_bos_whoever_writes_it(tmp_path: Path, add_bos: bool, templa
 
 
 def test_an_end_token_in_the_text_is_not_doubled(tmp_path: Path) -> None:
-    row = load_rows(tmp_path, {**GOOD, "chosen": "yes</s>"}).table.to_pylist()[0]
-    assert row["chosen_ids"] == ids_of("yes</s>")
-    assert row["rejected_ids"] == ids_of("no</s>")
+    rows = [{**GOOD, "chosen": "yes</s>"}, {**GOOD, "chosen": "yes!</s></s></s>"}]
+    table = load_rows(tmp_path, *rows).table
+    assert table["chosen_ids"].to_pylist() == [ids_of("yes</s>"), ids_of("yes!</s>")]
+    assert table["rejected_ids"].to_pylist() == [ids_of("no</s>")] * 2
 
 
 def test_a_conversation_ends_with_the_templates_end_of_turn_and_plain_text_with_eos(tmp_path: Path) -> None:
@@ -124,6 +125,19 @@ def test_a_conversation_ends_with_the_templates_end_of_turn_and_plain_text_with_
     table = load_rows(tmp_path, conversation, GOOD, tokenizer=tokenizer).table
     assert table["chosen_ids"].to_pylist() == [[*ids_of("a"), end], ids_of("yes</s>")]
     assert table["rejected_ids"].to_pylist() == [[*ids_of("b"), end], ids_of("no</s>")]
+
+
+def test_a_think_tag_of_the_generation_prompt_is_not_doubled(tmp_path: Path) -> None:
+    template = CHAT_TEMPLATE.replace("assistant: ", "assistant: <think>\n")
+    rows = [
+        {"prompt": [USER], "chosen": "<think>\na</think>yes", "rejected": "<think>b</think>no"},
+        {"prompt": [USER], "chosen": "c</think>yes", "rejected": "\n<think>\n\nd</think>no"},
+        {"prompt": "hi", "chosen": "<think>e", "rejected": "no"},
+    ]
+    table = load_rows(tmp_path, *rows, tokenizer=build_tiny_tokenizer(template)).table
+    assert table["prompt_ids"].to_pylist()[0] == ids_of("<s>user: hi\nassistant: <think>\n")
+    assert table["chosen_ids"].to_pylist() == [ids_of(f"{text}</s>") for text in ("a</think>yes", "c</think>yes", "<think>e")]
+    assert table["rejected_ids"].to_pylist()[:2] == [ids_of(f"{text}</s>") for text in ("b</think>no", "\nd</think>no")]
 
 
 def test_with_the_quick_starts_tokenizer_messages_and_text_are_the_same(tmp_path: Path) -> None:
@@ -224,6 +238,9 @@ def test_the_start_of_a_huge_text_has_the_ids_that_the_whole_has(tmp_path: Path)
         ({"chosen": "", "rejected": "no"}, "an answer is empty"),
         ({"chosen": "yes", "rejected": " \n"}, "an answer is empty"),
         ({"chosen": "yes", "rejected": "</s>"}, "an answer is empty"),
+        ({"chosen": "yes", "rejected": "</s></s>"}, "an answer is empty"),
+        ({"chosen": "ye</s>s", "rejected": "no"}, "goes on behind its end token"),
+        ({"prompt": [USER], "chosen": "yes", "rejected": "n</s>o</s>"}, "goes on behind its end token"),
         ({"chosen": [], "rejected": [assistant("no")]}, "an answer is empty"),
         ({"chosen": "same", "rejected": "same"}, "chosen and rejected are identical"),
         ({"chosen": "É", "rejected": "Ü"}, "chosen and rejected have the same token ids"),  # both unknown
@@ -295,6 +312,7 @@ def test_optional_columns_are_kept_and_scores_become_the_margin(tmp_path: Path) 
         ({"margin": "2"}, "margin"),
         ({"margin": True}, "margin"),
         ({"margin": float("nan")}, "margin"),
+        ({"margin": 10**400}, "margin"),
         ({"score_chosen": float("inf"), "score_rejected": 0}, "score_chosen"),
         ({"source": 5}, "source"),
         ({"pair_id": [1]}, "pair_id"),
