@@ -103,6 +103,12 @@ class DpoLoopSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
+class PartEvaluationSettings(EvaluationSettings):
+    """As for GRPO, but after every part: parts are few and long."""
+
+    every: int = Field(default=1, ge=1, description="parts between evaluations")
+
+
 class PairSettings(Settings):
     """How verified rollouts become pairs: the best of a group against its worst."""
 
@@ -124,7 +130,7 @@ class DpoSettings(Settings):
     learner: DpoLearnerSettings = DpoLearnerSettings()
     rollout: RolloutSettings = RolloutSettings()
     verify: VerifySettings = VerifySettings()
-    evaluation: EvaluationSettings = EvaluationSettings(every=1)
+    evaluation: PartEvaluationSettings = PartEvaluationSettings()
     loop: DpoLoopSettings = DpoLoopSettings()
     tracking: TrackingSettings = TrackingSettings()
 
