@@ -51,7 +51,7 @@ def score_tokens(
     logprobs, *others = _HeadFunction.apply(hidden_SD, weight_VD, bias_V, targets_S, temperature, frozenset(extras))
     mean_logits = None
     if "mean_logits" in extras:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(hidden_SD.device.type, enabled=False):
             mean_logits = hidden_SD.float() @ weight_VD.mean(0, dtype=torch.float32)
             mean_logits = (mean_logits if bias_V is None else mean_logits + bias_V.float().mean()) / temperature
     return TokenScores(logprobs, mean_logits=mean_logits, **dict(zip(EXTRAS, others, strict=True)))
@@ -149,7 +149,7 @@ def _even_slices(total: int, most: int) -> list[slice]:
 
 def _chunk_scores(head: _Head, hidden: torch.Tensor, targets: torch.Tensor, extras: Collection[str]) -> dict[str, torch.Tensor]:
     """logprobs, lse and what is in `extras`, from what each part of the vocabulary (K) says of each token."""
-    target_logits = hidden.new_empty(len(hidden), dtype=torch.float32)
+    target_logits = hidden.new_full((len(hidden),), torch.nan, dtype=torch.float32)  # stays where no part holds the target
     columns: dict[str, list[torch.Tensor]] = {}
     for part in head.vocabulary_parts(len(hidden)):
         logits = head.logits(hidden, part)
@@ -179,9 +179,10 @@ def _part_statistics(head: _Head, logits: torch.Tensor, part: slice, extras: Col
     if "is_top1" in extras:
         found["highest"], index = logits.max(-1)
         found["likeliest"] = index + part.start
-    first = logits[:, 0].clone()
+    # read off the highest logit: a far lower one would cost the digits, and one of -inf says nothing
+    highest = found["highest"] if "highest" in found else logits.amax(-1)
     logprobs = torch.log_softmax(logits, -1, out=logits)
-    found["lse"] = first - logprobs[:, 0]
+    found["lse"] = highest - logprobs.amax(-1)
     if "entropy" in extras or "log_sum_sq_probs" in extras:
         probabilities = torch.exp(logprobs, out=head.buffer("probabilities", len(logits), part))
         found["entropy"] = -logprobs.mul_(probabilities).sum(-1)

@@ -175,6 +175,10 @@ class _PackedAttention(torch.autograd.Function):
             weight = torch.sigmoid(piece_lse - own_lse)[..., None].to(out.dtype)
             own.put(out, torch.lerp(own.take(out), piece, weight))
             own.put(lse, torch.logaddexp(piece_lse, own_lse))
+        # for a query that is not finite the CPU kernel gives 0, which would hide broken weights
+        broken = ~query.sum(-1, dtype=torch.float32).isfinite()
+        if broken.any():
+            out[broken] = torch.nan
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.layout, ctx.scale = layout, scale
         return out

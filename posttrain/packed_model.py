@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from posttrain.logprob_head import TokenScores, score_tokens
@@ -56,11 +57,13 @@ def score_pack(model: Any, pack: Pack, temperature: float, extras: Collection[st
 
     Raises:
         PackingError: this call cannot be computed on a pack.
-        ValueError: gradient checkpointing is on and `packed_attention` is not open, so that `backward` would go wrong.
+        ValueError: the model lacks an id of the pack; or gradient checkpointing is on and `packed_attention` is not open, so
+            that `backward` would go wrong.
     """
     base = base_of(model)
     _check_call(base, pack)
     head = base.get_output_embeddings()
+    _check_ids(pack, len(head.weight))
     ids, positions, scored, targets = (
         torch.from_numpy(x).to(base.device) for x in (pack.ids, pack.position_ids, pack.scored, pack.targets)
     )
@@ -92,6 +95,16 @@ def _check_call(base: Any, pack: Pack) -> None:
         )
 
 
+def _check_ids(pack: Pack, vocab_size: int) -> None:
+    """The last id of a completion is never an input, so that no embedding would refuse it."""
+    ids = np.concatenate([pack.ids, pack.targets])
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise ValueError(
+            f"token ids reach from {ids.min()} to {ids.max()}, the model has 0 to {vocab_size - 1}: "
+            "the rows were made with another tokenizer."
+        )
+
+
 def _unsupported(base: Any) -> str | None:
     config, head = base.config, base.get_output_embeddings()
     if config.get_text_config() is not config or config.is_encoder_decoder:
@@ -101,9 +114,10 @@ def _unsupported(base: Any) -> str | None:
     for name in LOGIT_SETTINGS:
         if getattr(config, name, None) not in (None, 1.0):
             return f"it transforms its logits ({name})"
-    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if rope_type in ("dynamic", "longrope"):
-        return f"its positions ({rope_type}) depend on the longest row of a batch"
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):  # some have one for each layer type
+        if (rope_type := parameters.get("rope_type")) in ("dynamic", "longrope"):
+            return f"its positions ({rope_type}) depend on the longest row of a batch"
     return None
 
 
@@ -112,7 +126,7 @@ def _try(model: Any) -> str | None:
     reason = _unsupported(base)
     if reason is not None:
         return reason
-    was_training = model.training
+    was_training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad(), torch.autocast(base.device.type, enabled=False):
@@ -122,7 +136,8 @@ def _try(model: Any) -> str | None:
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         return f"the probe failed: {type(error).__name__}: {error}"
     finally:
-        model.train(was_training)
+        for module, training in was_training:  # parts may differ, such as a frozen one
+            module.training = training
 
 
 def _probe(model: Any) -> str | None:

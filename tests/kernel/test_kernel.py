@@ -142,6 +142,29 @@ def test_bfloat16_agrees_with_padded_bfloat16() -> None:
     assert (found.logprobs - expected.logprobs).abs().mean() < 0.05
 
 
+@pytest.mark.parametrize("wrong", [-1, kernel_models.VOCABULARY])
+def test_an_id_that_the_model_lacks_is_refused_also_as_the_last_of_a_completion(wrong: int) -> None:
+    with pytest.raises(ValueError, match="the model has 0 to 60"):
+        token_logprobs(build(kernel_models.llama), [[1, 2]], [[3, wrong]], 1.0)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_never_give_finite_logprobs(broken: float) -> None:
+    model = build(kernel_models.llama)
+    assert why_not_packed(model) is None
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] = broken
+    for values in token_logprobs(model, [[1, 2], [1, 2], [4]], [[3, 4], [5, 6, 7], [8]], 1.0):
+        assert not np.isfinite(values).any()
+
+
+def test_the_probe_leaves_the_mode_of_every_part() -> None:
+    model = build(kernel_models.qwen2).train()
+    model.model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    assert why_not_packed(model) is None and before == [module.training for module in model.modules()]
+
+
 # --- models that cannot be packed ------------------------------------------------------------------------------------
 
 

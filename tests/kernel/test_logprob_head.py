@@ -129,3 +129,22 @@ def test_whole_logits_never_exist_forward_or_backward(monkeypatch: pytest.Monkey
     with LargestTensor() as whole:
         (hidden @ weight.t()).log_softmax(-1).sum().backward()
     assert whole.num_values == 400 * 5000  # so the measure does see logits
+
+
+@pytest.mark.parametrize("masked", [-1e4, -torch.inf])
+def test_a_first_id_that_is_masked_costs_no_digits(masked: float) -> None:
+    hidden, weight, _ = inputs(bias=False)
+    bias = torch.zeros(VOCABULARY)
+    bias[0] = masked
+    targets = targets_of(hidden, weight).clamp(min=1)
+    found = score_tokens(hidden, weight, bias, targets, 1.0).logprobs
+    expected = torch.log_softmax(hidden @ weight.t() + bias, -1)[torch.arange(NUM_TOKENS), targets]
+    assert (found - expected).abs().max() < 1e-5
+
+
+def test_mean_logits_are_float32_under_autocast() -> None:
+    hidden, weight, _ = inputs(bias=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = score_tokens(hidden, weight, None, targets_of(hidden, weight), 1.0, ("mean_logits",)).mean_logits
+    assert found is not None and found.dtype == torch.float32
+    assert (found - (hidden @ weight.t()).mean(-1)).abs().max() < 1e-5
