@@ -88,7 +88,7 @@ def _check_call(base: Any, pack: Pack) -> None:
     for name in BOUNDED_ATTENTION:
         bound = getattr(base.config, name, None)
         if bound and pack.num_positions > bound:
-            raise PackingError(f"a row of {pack.num_positions} tokens is longer than its {name} of {bound}")
+            raise PackingError(f"a row is longer than its {name} of {bound}")  # no length: each would be said anew
     if torch.is_grad_enabled() and base.training and base.is_gradient_checkpointing and not is_packed(base):
         raise ValueError(
             "gradient checkpointing computes layers again in backward: open packed_attention(model) around forward and backward."
