@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.measure import Row, require_equal, side_by_side
 from posttrain import brackets
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify.base import VerificationRequest
 from posttrain.verify.compare import equal_values
 from posttrain.verify.registry import create_verifier

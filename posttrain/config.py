@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from posttrain.config_base import Dtype, ModelData, OptimizerSettings, Settings
 from posttrain.config_rules import check_sections
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError
 
 
@@ -90,21 +91,6 @@ class RolloutSettings(Settings):
     max_model_tokens: int = Field(default=112, ge=2)
     seed: int = Field(default=0, ge=0, lt=2**63)
     trust_remote_code: bool = False
-
-
-class VerifySettings(Settings):
-    """Limits of verification."""
-
-    timeout_s: float = Field(default=2.0, gt=0, le=3600, description="wall time of one completion")
-    memory_mib: int = Field(default=256, ge=16, description="memory of one completion's processes")
-    max_completion_characters: int = Field(default=2_000_000, ge=1, description="longer completions are unparseable")
-    max_error_share: float = Field(default=0.1, ge=0, le=1, description="above this share of verifier errors the task fails")
-    overlong_buffer_tokens: int = Field(
-        default=0, ge=0, description="soft penalty for the last tokens before the cap (DAPO eq. 13); 0 is off"
-    )
-    sandbox: str = Field(
-        default="require", pattern="^(require|weak)$", description="`weak` allows rlimits without namespaces; never silently"
-    )
 
 
 class AdvantageSettings(Settings):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from posttrain import tables
-from posttrain.config import VerifySettings
 from posttrain.config_base import ModelData
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError, ContractError
 from posttrain.prompt_sources import RawPrompt, read_prompts
 from posttrain.sources import is_unicode, with_system

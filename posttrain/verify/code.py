@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest

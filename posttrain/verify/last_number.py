@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import is_number, refuse
 from posttrain.verify.base import Verdict, VerificationRequest

@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import is_number, refuse
 from posttrain.verify.base import Verdict, VerificationRequest

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest

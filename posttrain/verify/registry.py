@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError
 from posttrain.verify.base import Verifier
 from posttrain.verify.code import CodeVerifier

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError, ContractError, VerificationError
 from posttrain.table_checks import OUTCOMES, list_lengths
 from posttrain.tables import from_rows, validate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.registry import create_verifier
 

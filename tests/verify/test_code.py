@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify.compare import NotJson, equal_text, equal_values, read_json
 from posttrain.verify.fences import extract_code, extract_expression
 from tests.verify.judging import judge, outcomes

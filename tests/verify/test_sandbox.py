@@ -32,7 +32,7 @@ libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(len(code), text)), 0, 0) == 0
 assert libc.unshare(0x10000000) == -1
 logging.basicConfig(stream=sys.stderr, format="%(message)s")
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import VerificationError
 from tests.verify.judging import judge
 def solve(body, expected):

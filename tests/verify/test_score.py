@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from posttrain import tables
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError, ContractError, VerificationError
 from posttrain.verify.score import overlong_penalty, verdict_metrics, verify_rollouts
 

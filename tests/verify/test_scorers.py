@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.base import Verdict
 from posttrain.verify.sandbox.connection import Connection

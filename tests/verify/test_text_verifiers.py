@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from posttrain.config import VerifySettings
+from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError
 from posttrain.verify.last_number import last_number
 from posttrain.verify.registry import VERIFIERS, create_verifier
