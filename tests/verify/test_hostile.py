@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.verify import hostile
+from tests.verify.attacks import ATTACKS, Attack
 
 ROOT = Path(__file__).parents[2]
 AS_NOBODY = """
@@ -33,7 +34,7 @@ os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 os.chdir("/")
 python = f"/mnt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-os.execve(python, [python, "-m", "tests.verify.hostile"], {"PYTHONPATH": "/mnt/repository:/mnt/packages", "PYTHONDONTWRITEBYTECODE": "1"})
+os.execve(python, [python, "-m", "tests.verify.hostile", "require"], {"PYTHONPATH": "/mnt/repository:/mnt/packages", "PYTHONDONTWRITEBYTECODE": "1"})
 """
 
 
@@ -43,8 +44,8 @@ def target() -> Iterator[hostile.Host]:
         yield made
 
 
-@pytest.mark.parametrize("attack", hostile.ATTACKS, ids=lambda attack: attack.name)
-def test_attack_is_contained(attack: hostile.Attack, target: hostile.Host) -> None:
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_attack_is_contained(attack: Attack, target: hostile.Host) -> None:
     verdict = hostile.judge(attack, target)
     assert verdict.outcome in attack.outcome.split(" or "), verdict.detail
     assert verdict.reward == 0.0
@@ -58,10 +59,11 @@ def test_attack_is_contained(attack: hostile.Attack, target: hostile.Host) -> No
 def test_attacks_are_contained_for_an_ordinary_user() -> None:
     found = _run_as_nobody()
     assert found["user"] == 65534
-    for attack in hostile.ATTACKS:
-        outcome, detail, changes = found["results"][attack.name]
+    assert "sandbox level: namespaces" in found["said"]
+    assert found["changes"] == []
+    for attack in ATTACKS:
+        outcome, detail = found["found"][attack.name]
         assert outcome in attack.outcome.split(" or "), f"{attack.name}: {detail}"
-        assert changes == []
         assert attack.detail in detail
 
 

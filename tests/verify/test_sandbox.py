@@ -14,43 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.verify.sandbox.isolation import Refused, is_refusal
 from posttrain.verify.sandbox.pool import Sandbox, SandboxFault, SandboxLimits
+from posttrain.verify.sandbox.system_calls import Refused, is_refusal
 from tests.verify import hostile
 from tests.verify.judging import judge
 
 ROOT = Path(__file__).parents[2]
 ENTRY = "posttrain.verify.programs"
-# a process that may not call unshare, as under the default profile of containers
-WITHOUT_NAMESPACES = """
-import ctypes, json, logging, struct, sys
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, 272), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
-text = b"".join(struct.pack("<HBBI", *row) for row in code)
-class Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(len(code), text)), 0, 0) == 0
-assert libc.unshare(0x10000000) == -1
-logging.basicConfig(stream=sys.stderr, format="%(message)s")
-from posttrain.config_verify import VerifySettings
-from posttrain.errors import VerificationError
-from tests.verify.judging import judge
-def solve(body, expected):
-    answer = {"mode": "function", "name": "solve", "inputs": [[1]], "outputs": [expected]}
-    return "def solve(x):\\n    " + body, answer
-pairs = [solve("return x + 1", 2), solve("import subprocess; subprocess.run(['true']); return 1", 1), solve("import socket; socket.socket(); return 1", 1),
-         solve("open('/tmp/new', 'w'); return 1", 1), solve("while True: pass", 1), solve("return len(bytearray(10 ** 10))", 1),
-         solve("import os, ctypes; return ctypes.CDLL(None).syscall(234, os.getppid(), os.getppid(), 0)", 0),
-         solve("import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE); return 1", 1),
-         solve("import fcntl, os; fcntl.fcntl(1, fcntl.F_SETOWN, os.getppid()); return 1", 1),
-         solve("import fcntl; fcntl.fcntl(1, fcntl.F_SETSIG, 9); return 1", 1),
-         solve("import fcntl, resource; fcntl.fcntl(1, fcntl.F_GETFL); return resource.getrlimit(resource.RLIMIT_CORE)[0]", 0),
-         solve("import signal; seen = []; signal.signal(10, lambda *a: seen.append(1)); signal.raise_signal(10); return seen", [1])]
-try:
-    print(json.dumps([verdict.outcome for verdict in judge("code", pairs, settings=VerifySettings(timeout_s=1.0, sandbox=sys.argv[1]))]))
-except VerificationError as error:
-    print(json.dumps(str(error)))
-"""
 
 
 def job(body: str) -> dict[str, object]:
@@ -63,10 +33,10 @@ def values(reports: tuple[bytes, ...]) -> list[object]:
 
 def test_every_execution_has_an_empty_scratch_and_the_same_view() -> None:
     with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as sandbox:
-        view = "import os; open('left', 'w').close(); return [os.listdir('.'), os.getpid(), os.listdir('/tmp'), sorted(os.listdir('/dev'))]"
+        view = "import os; open('left', 'w').close(); return [os.listdir('.'), os.listdir('/tmp'), sorted(os.listdir('/dev'))]"
         for _ in range(3):
             assert values(sandbox.execute(job(view), "", 5.0).reports) == [
-                [["left"], 1, ["left"], ["null", "random", "urandom", "zero"]]
+                [["left"], ["left"], ["null", "random", "urandom", "zero"]]
             ]
 
 
@@ -107,7 +77,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 def test_a_child_that_cannot_be_isolated_is_a_fault_not_a_verdict() -> None:
     with (
-        Sandbox(ENTRY, SandboxLimits(scratch_mib=-1), num_workers=1) as sandbox,
+        Sandbox(ENTRY, SandboxLimits(cpu_s=1 << 70), num_workers=1) as sandbox,
         pytest.raises(SandboxFault, match="could not be isolated"),
     ):
         sandbox.execute(job("return x"), "", 5.0)
@@ -192,10 +162,11 @@ def test_the_end_of_the_using_process_ends_its_sandbox() -> None:
 def test_descriptors_and_processes_do_not_grow() -> None:
     with Sandbox(ENTRY, SandboxLimits(memory_mib=hostile.SETTINGS.memory_mib), num_workers=1) as sandbox:
         sandbox.execute(job("return x"), "", 5.0)
-        before = len(os.listdir("/proc/self/fd")), len(hostile.sandbox_processes())
+        before = len(os.listdir("/proc/self/fd"))
         for _ in range(50):
             sandbox.execute(job("return x"), "", 5.0)
-        assert (len(os.listdir("/proc/self/fd")), len(hostile.sandbox_processes())) == before
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(hostile.sandbox_processes()) <= 3  # the watcher, the server, the next child
 
 
 def test_two_hundred_programs_keep_their_order() -> None:
@@ -205,46 +176,6 @@ def test_two_hundred_programs_keep_their_order() -> None:
     found = [verdict.outcome for verdict in judge("code", pairs)]
     assert found == ["pass" if number % 3 else "fail" for number in range(200)]
     assert time.monotonic() - started < 20  # 1 s on an idle machine
-
-
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the planted filter has x86-64 numbers")
-def test_where_namespaces_are_refused_require_stops_and_says_what_to_do() -> None:
-    done = run_without_namespaces("require")
-    assert "namespaces" in json.loads(done.stdout)
-    assert "verify.sandbox to weak" in json.loads(done.stdout)
-
-
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the planted filter has x86-64 numbers")
-def test_where_namespaces_are_refused_weak_still_bounds_everything_but_reading() -> None:
-    done = run_without_namespaces("weak")
-    assert json.loads(done.stdout) == [
-        "pass",
-        "fail",
-        "fail",
-        "fail",
-        "timeout",
-        "fail",
-        "fail",
-        "fail",
-        "fail",
-        "fail",
-        "pass",
-        "pass",
-    ]
-    assert done.stderr.count("WEAK SANDBOX") == 1
-
-
-def run_without_namespaces(policy: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_NAMESPACES, policy],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def test_logging_is_not_needed(caplog: pytest.LogCaptureFixture) -> None:

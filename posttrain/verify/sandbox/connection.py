@@ -4,157 +4,179 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import math
 import os
+import re
 import select
+import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.errors import VerificationError
+from posttrain.verify.sandbox.cgroups import Cgroup, Place
+from posttrain.verify.sandbox.launch import has_bubblewrap, spawn, start_strongest
 
 Ended = Literal["exited", "timeout", "output_limit"]
-READY = b"ready"
+READY, LONG = b"ready", b"long"  # as the server says them
+MAX_INLINE_BYTES = 1 << 15
+_CREDENTIALS = struct.Struct("iII")  # process, user, group: the kernel's word, in this process's own numbers
 START_TIMEOUT_S = 120.0  # imports of the entry module on a busy machine
 GRACE_S = 10.0
+_STATUS = re.compile(rb"(-?[0-9]+) ([01])")
 _MAX_POLL_S = 60.0  # poll counts milliseconds in 32 bits
-_LIBRARY = Path(__file__).parents[3]
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_warned: set[str] = set()
-logger = logging.getLogger("posttrain")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One execution: the text for the entry module, the program's input, its limits, and descriptors that it gets besides."""
+
+    content: bytes
+    stdin: bytes
+    timeout_s: float
+    report_timeout_s: float
+    descriptors: Sequence[int]
 
 
 class SandboxFault(Exception):
     """The sandbox itself failed: nothing is known about the program."""
 
 
-class SandboxRefused(VerificationError):
-    """The kernel refuses the isolation that the settings require."""
-
-
 class Connection:
     """A running fork server.
 
+    `is_used_up` says that the server has ended after its last program: what that left could not be removed.
+
     Raises:
-        SandboxRefused: the kernel refuses the isolation and the policy is `require`.
+        SandboxRefused: the machine allows no level that the policy accepts.
         SandboxFault: the server did not start.
     """
 
-    def __init__(self, python: str, config: Mapping[str, Any]) -> None:
+    is_used_up = False
+
+    def __init__(self, python: str, levels: Sequence[str], config: Mapping[str, Any], places: list[Place]) -> None:
+        self._python, self._config, self._places = python, config, places
+        self.level = start_strongest(levels, self._start)
+
+    def _start(self, level: str) -> str | None:
+        """Starts a server at `level`; why the machine refuses it, or None."""
+        if level == "bubblewrap" and not has_bubblewrap():
+            return "bwrap is not installed"
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the connection
-        command = [python, "-s", "-S", "-P", "-B", "-X", "utf8", "-m", "posttrain.verify.sandbox.server"]
         try:
-            self._process = subprocess.Popen(
-                [*command, json.dumps({**config, "control": theirs.fileno()})],
-                # a fixed hash seed: the order of a set must not change a verdict from run to run
-                env={"PYTHONPATH": str(_LIBRARY), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                close_fds=True,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-            )
+            self._process = spawn(self._python, {**self._config, "level": level}, theirs, self._errors)
         except OSError as error:
             self._control.close()
-            raise SandboxFault(f"the sandbox's interpreter {python} does not start: {error}") from error
+            self._errors.close()
+            raise SandboxFault(f"the sandbox's interpreter {self._python} does not start: {error}") from error
         finally:
             theirs.close()
-        self._await_ready()
+        return self._await_ready(level)
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, level: str) -> str | None:
+        self._cgroup = Cgroup(self._places, self._config["limits"])
         try:
-            level = json.loads(self._receive(time.monotonic() + START_TIMEOUT_S))
-        except SandboxFault:
+            self._cgroup.hold(self._process.pid)
+            message = json.loads(self._receive(time.monotonic() + START_TIMEOUT_S)[0])
+        except (SandboxFault, OSError) as error:
+            why = str(error) if isinstance(error, SandboxFault) else f"its cgroup: {error}"
             self.close()
-            raise
-        if level["level"] == "refused":
+            if level == "bubblewrap" and isinstance(error, SandboxFault):
+                return why
+            raise SandboxFault(why) from error
+        if "refused" in message:
             self.close()
-            raise SandboxRefused(
-                f"the sandbox cannot isolate programs here: {level['why']}. Allow user namespaces (kernel setting "
-                "user.max_user_namespaces, container security profile), or set verify.sandbox to weak: programs could then "
-                "read files and the memory of this process."
-            )
-        if level["level"] == "weak" and level["why"] not in _warned:
-            _warned.add(level["why"])
-            logger.warning(
-                "WEAK SANDBOX: %s is refused here. Programs can read files and may read the expected results from this "
-                "process's memory; network, processes, signals, writing and resources stay bounded.",
-                level["why"],
-            )
+        return message.get("refused")
 
-    def execute(
-        self, content: bytes, stdin: bytes, timeout_s: float, max_bytes: int
-    ) -> tuple[Ended, int, tuple[bytes, ...], bytes]:
+    def execute(self, job: Job, max_bytes: int) -> tuple[Ended, int, tuple[bytes, ...], bytes]:
         """How the child ended, its exit status, the lines it reported and what it printed.
 
         Raises:
             SandboxFault: the server died or the child could not be isolated.
         """
-        with _channels(content, stdin) as (ours, theirs):
-            try:
-                socket.send_fds(self._control, [b"run"], theirs)
-            except OSError as error:
-                raise SandboxFault(self._why("the sandbox's server has gone")) from error
-            finally:
-                _close(theirs)
-            stdout, reports = bytearray(), bytearray()
-            streams = dict(zip(ours, (stdout, reports), strict=True))
-            ended = self._collect(streams, time.monotonic() + timeout_s, max_bytes)
-            status = self._status()
-            if not _drain(streams, max_bytes):
-                ended = "output_limit" if ended == "exited" else ended
-        first, *lines = bytes(reports).split(b"\n")
-        if ended == "timeout" and not reports:  # the time was over before the program began
-            return ended, status, (), b""
-        if first != READY:
-            raise SandboxFault(f"a program could not be isolated: {first[:500].decode(errors='replace')}")
-        return ended, status, tuple(line for line in lines if line), bytes(stdout)
+        child = self._await_child()
+        try:
+            with _channels(job) as (ours, theirs):
+                self._send(job, theirs)
+                stdout, reports = bytearray(), bytearray()
+                streams = dict(zip(ours, (stdout, reports), strict=True))
+                ended = self._collect(streams, job, max_bytes)
+                if ended != "exited":
+                    signal.pidfd_send_signal(child, signal.SIGKILL)
+                status = self._status()
+                if not _drain(streams, max_bytes) and ended == "exited":
+                    ended = "output_limit"
+        finally:
+            os.close(child)
+        return ended, status, tuple(line for line in bytes(reports).split(b"\n") if line), bytes(stdout)
 
-    def _collect(self, streams: Mapping[int, bytearray], deadline: float, max_bytes: int) -> Ended:
-        """Reads until the server reports the child's end; kills the child at the deadline or past `max_bytes`."""
+    def _await_child(self) -> int:
+        """A handle on the process that will run the next job, as the kernel names it."""
+        message, ancillary = self._receive(time.monotonic() + GRACE_S)
+        if message != READY:
+            raise SandboxFault(f"a program could not be isolated: {message.decode(errors='replace')}")
+        process, _, _ = _CREDENTIALS.unpack(ancillary[0][2])
+        return os.pidfd_open(process)
+
+    def _send(self, job: Job, theirs: list[int]) -> None:
+        content, descriptors = job.content, [*theirs, *job.descriptors]
+        try:
+            if len(content) >= MAX_INLINE_BYTES:
+                theirs.append(_sealed("job", content))
+                content, descriptors = LONG, [*descriptors, theirs[-1]]
+            socket.send_fds(self._control, [content], descriptors)
+        except OSError as error:
+            raise SandboxFault(self._why("the sandbox's server has gone")) from error
+        finally:
+            _close(theirs)
+
+    def _collect(self, streams: Mapping[int, bytearray], job: Job, max_bytes: int) -> Ended:
+        """Reads until the server reports the child's end; kills the child at a deadline or past `max_bytes`."""
         poller = select.poll()
         for descriptor in (self._control.fileno(), *streams):
             poller.register(descriptor, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0:
+        started = last_report = time.monotonic()
+        reports = list(streams)[1]
+        while (left := min(started + job.timeout_s, last_report + job.report_timeout_s) - time.monotonic()) > 0:
             for descriptor, _ in poller.poll(math.ceil(min(left, _MAX_POLL_S) * 1000)):
                 if descriptor == self._control.fileno():
                     return "exited"
-                if not _read(descriptor, streams[descriptor]):
+                chunk = _read(descriptor, streams[descriptor])
+                if not chunk:
                     poller.unregister(descriptor)
+                elif descriptor == reports and b"\n" in chunk:
+                    last_report = time.monotonic()
                 if len(streams[descriptor]) > max_bytes:
-                    return self._kill("output_limit")
-        return self._kill("timeout")
-
-    def _kill(self, ended: Ended) -> Ended:
-        try:
-            self._control.send(b"kill")
-        except OSError as error:
-            raise SandboxFault(self._why("the sandbox's server has gone")) from error
-        return ended
+                    return "output_limit"
+        return "timeout"
 
     def _status(self) -> int:
-        return int(self._receive(time.monotonic() + GRACE_S))
+        message, _ = self._receive(time.monotonic() + GRACE_S)
+        found = _STATUS.fullmatch(message)
+        if found is None:
+            raise SandboxFault(f"a program could not be isolated: {message.decode(errors='replace')}")
+        self.is_used_up = found[2] == b"0"
+        return int(found[1])
 
-    def _receive(self, deadline: float) -> bytes:
+    def _receive(self, deadline: float) -> tuple[bytes, list[tuple[int, int, bytes]]]:
         readable, _, _ = select.select([self._control], [], [], max(0.0, deadline - time.monotonic()))
         if not readable:
             raise SandboxFault(self._why("the sandbox's server does not answer"))
         try:
-            message = self._control.recv(4096)
+            message, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
         except OSError as error:
             raise SandboxFault(self._why("the sandbox's server has gone")) from error
         if not message:
             raise SandboxFault(self._why("the sandbox's server has gone"))
-        return message
+        return message, ancillary
 
     def _why(self, what: str) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -171,16 +193,15 @@ class Connection:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+        self._cgroup.remove()
 
 
 @contextmanager
-def _channels(content: bytes, stdin: bytes) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Our ends (stdout, reports) and the child's (job, stdin, stdout, reports)."""
+def _channels(job: Job) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """Our ends (stdout, reports) and the child's (stdin, stdout, reports)."""
     opened: list[int] = []
     try:
-        for name, text in (("job", content), ("stdin", stdin)):
-            opened.append(os.memfd_create(name, os.MFD_ALLOW_SEALING))
-            _fill(opened[-1], text)
+        opened.append(_sealed("stdin", job.stdin) if job.stdin else os.open(os.devnull, os.O_RDONLY))
         stdout_read, stdout_write = os.pipe()
         opened += [stdout_write]
         reports_read, reports_write = os.pipe()
@@ -193,13 +214,15 @@ def _channels(content: bytes, stdin: bytes) -> Iterator[tuple[tuple[int, int], l
         _close(opened)
 
 
-def _fill(descriptor: int, text: bytes) -> None:
-    """Writes and seals: the reader starts at the beginning and can change nothing."""
+def _sealed(name: str, text: bytes) -> int:
+    """A file in memory that its reader finds at its beginning and cannot change."""
+    descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
     view = memoryview(text)
     while view:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     fcntl.fcntl(descriptor, *_SEALS)
+    return descriptor
 
 
 def _close(descriptors: list[int]) -> None:
@@ -207,10 +230,10 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-def _read(descriptor: int, into: bytearray) -> int:
+def _read(descriptor: int, into: bytearray) -> bytes:
     chunk = os.read(descriptor, 1 << 16)
     into += chunk
-    return len(chunk)
+    return chunk
 
 
 def _drain(streams: Mapping[int, bytearray], max_bytes: int) -> bool:

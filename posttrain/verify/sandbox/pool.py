@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import marshal
+import math
 import os
 import queue
 import sys
@@ -14,7 +15,9 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from posttrain.verify.sandbox.connection import Connection, Ended, SandboxFault, SandboxRefused
+from posttrain.verify.sandbox.cgroups import writable_places
+from posttrain.verify.sandbox.connection import Connection, Ended, Job, SandboxFault
+from posttrain.verify.sandbox.launch import ACCEPTED, SandboxRefused
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -54,8 +57,9 @@ class Sandbox:
     Args:
         entry: module with `preload()`, called once in each server, and `run(job, report) -> int`, called in each child.
         limits: of one execution.
-        policy: `require` raises where the kernel refuses namespaces; `weak` goes on without them.
-        packages: directories of third-party packages that the entry module imports; none for untrusted programs.
+        policy: how little isolation may run, see `config_verify.SandboxPolicy`.
+        packages: what third-party packages are shown: whole site-packages directories, or single files and directories of them.
+        preload: modules that the servers import before they fork.
         num_workers: executions at the same time; by default one for each core.
         python: the interpreter.
     """
@@ -67,12 +71,21 @@ class Sandbox:
         *,
         policy: str = "require",
         packages: Sequence[str] = (),
+        preload: Sequence[str] = (),
         num_workers: int = 0,
         python: str = sys.executable,
     ) -> None:
-        self._config = {"entry": entry, "limits": asdict(limits), "policy": policy, "packages": list(packages)}
-        self._limits, self._python = limits, python
+        self._config = {
+            "entry": entry,
+            "limits": asdict(limits),
+            "packages": list(packages),
+            "import_paths": _import_paths(packages),
+            "preload": list(preload),
+        }
+        self._limits, self._levels, self._python = limits, ACCEPTED[policy], python
+        self._places = writable_places()
         self.num_workers = num_workers or self.default_workers()
+        self.level = ""  # known when the first server has started
         self._idle: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
 
     @staticmethod
@@ -97,32 +110,45 @@ class Sandbox:
         with ThreadPoolExecutor(self.num_workers) as threads:
             yield from threads.map(judge, items)
 
-    def execute(self, job: Any, stdin: str, timeout_s: float) -> SandboxResult:
+    def execute(
+        self, job: Any, stdin: str, timeout_s: float, *, report_timeout_s: float = math.inf, descriptors: Sequence[int] = ()
+    ) -> SandboxResult:
         """Runs one job; a fault of the sandbox itself is tried once more on a fresh server.
 
+        Args:
+            job: what the entry module's `run` gets: plain values.
+            stdin: what the program finds to read.
+            timeout_s: wall time.
+            report_timeout_s: the longest time between two reported lines.
+            descriptors: open files that the program finds at 4, 5, …; the caller keeps and closes its own. A job with any is
+                tried only once: the other end may have noticed.
+
         Raises:
-            SandboxRefused: the kernel refuses the isolation that the policy requires.
+            SandboxRefused: the machine allows no level that the policy accepts.
             SandboxFault: the sandbox failed twice; nothing is known about the job.
         """
-        content = json.dumps(job).encode()
         typed = stdin.encode("utf-8", "surrogatepass")
+        prepared = Job(marshal.dumps(job), typed, timeout_s, report_timeout_s, descriptors)
         try:
-            return self._execute_once(content, typed, timeout_s)
+            return self._execute_once(prepared)
         except SandboxFault:
-            return self._execute_once(content, typed, timeout_s)
+            if descriptors:
+                raise
+            return self._execute_once(prepared)
 
-    def _execute_once(self, content: bytes, stdin: bytes, timeout_s: float) -> SandboxResult:
+    def _execute_once(self, job: Job) -> SandboxResult:
         with self._connection() as connection:
             started = time.monotonic()
-            ended, status, reports, stdout = connection.execute(content, stdin, timeout_s, self._limits.max_output_bytes)
+            ended, status, reports, stdout = connection.execute(job, self._limits.max_output_bytes)
             return SandboxResult(ended, status, reports, stdout, time.monotonic() - started)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        """An idle server; one that failed is ended and its place is free for a new one."""
+        """An idle server; one that failed or is used up is ended and its place is free for a new one."""
         connection = self._idle.get()
         try:
-            connection = connection or Connection(self._python, self._config)
+            connection = connection or Connection(self._python, self._levels, self._config, self._places)
+            self.level = connection.level
             yield connection
         except BaseException:
             if connection is not None:
@@ -130,7 +156,16 @@ class Sandbox:
             connection = None
             raise
         finally:
+            if connection is not None and connection.is_used_up:
+                connection.close()
+                connection = None
             self._idle.put(connection)
+
+
+def _import_paths(packages: Sequence[str]) -> list[str]:
+    """The directories from which what is shown is imported."""
+    names = ("site-packages", "dist-packages")
+    return list(dict.fromkeys(path if os.path.basename(path) in names else os.path.dirname(path) for path in packages))
 
 
 __all__ = ["Sandbox", "SandboxFault", "SandboxLimits", "SandboxRefused", "SandboxResult"]

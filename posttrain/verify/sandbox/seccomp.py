@@ -1,9 +1,13 @@
-"""The system calls that an untrusted program may make, as a raw BPF program for seccomp.
+"""The system calls that an untrusted program may make, as raw BPF programs for seccomp.
 
 A list of what is allowed, so that a call unknown to us is refused. Not on it, among others: execve, fork, socket, mount,
 unshare, setns, ptrace, kill, bpf, io_uring, keyctl, shared memory. tgkill may name only the process itself and prlimit64
 only "myself"; fcntl may not choose whom the kernel signals. clone may only make a thread; clone3 hides its flags
 from the filter, so it says ENOSYS and the C library falls back to clone.
+
+The list is installed once, in the fork server, and inherited: translating it takes the kernel longer than a fork. It still
+holds what the server itself needs (forking, waiting, messages); a short second filter takes that from each program.
+Of two filters the stricter answer counts.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ _CHANGES_FILES = """
     truncate:76:45 ftruncate:77:46 fallocate:285:47 rename:82 renameat:264:38 renameat2:316:276 mkdir:83 mkdirat:258:34
     rmdir:84 unlink:87 unlinkat:263:35 symlink:88 symlinkat:266:36 chmod:90 fchmod:91:52 fchmodat:268:53 utimensat:280:88
 """
+# what the server needs after the list is in force, and no program gets
+_SERVER_ONLY = """
+    wait4:61:260 kill:62:129 recvmsg:47:212 sendto:44:206 recvfrom:45:207 prctl:157:167 pidfd_open:434:434
+"""
 _CLONE = "clone:56:220"
 _CLONE3 = "clone3:435:435"
 _OPENAT = "openat:257:56"
@@ -47,6 +55,8 @@ _FCNTL = "fcntl:72:25"
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _FORMAT = "<HBBI"
+_INSTRUCTION_BYTES, _VALUE_AT = 8, 4
+_OWN_PROCESS = 0xFFFFFFFF  # stands for the number of a process that is not known yet
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE, _NO_SUCH_CALL, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -56,15 +66,16 @@ _SIGNAL_COMMANDS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: the kernel wo
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_PRCTL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4, use_errno=True)
+_prctl = _PRCTL(("prctl", ctypes.CDLL(None)))
 
 
 class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-class Filter:
-    """A filter for this machine, built once and installed in many processes, each of which may signal itself alone.
+class Filters:
+    """The filters for this machine.
 
     Args:
         read_only: also refuse every call that changes a file; for use where no mount namespace protects the files.
@@ -78,25 +89,49 @@ class Filter:
         if machine not in _ARCHITECTURES:
             raise OSError(errno.ENOSYS, f"no seccomp table for the architecture {machine}")
         column, architecture = _ARCHITECTURES[machine]
-        self._start = _pack(_check_architecture(architecture))
-        self._tgkill = _numbers(_TGKILL, column)[0]
-        self._rest = _pack(_check_calls(column, read_only))
+        self._for_server = _pack([*_check_architecture(architecture), *_check_calls(column, read_only)])
+        self._for_program = _Prepared(_check_program(column))
 
-    def install(self) -> None:
-        """Binds the calling thread and all that it starts; there is no way back.
+    def install_for_server(self) -> None:
+        """Binds the server and all that it starts; there is no way back.
 
         Raises:
             OSError: the kernel refuses seccomp filters.
         """
-        own = _pack(_on_values(self._tgkill, 0, (os.getpid(),), listed=_ALLOW, others=_REFUSE))
-        code = self._start + own + self._rest
-        program = _Program(len(code) // struct.calcsize(_FORMAT), code)
-        for option, argument, pointer in (
-            (_PR_SET_NO_NEW_PRIVS, 1, None),
-            (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program)),
-        ):
-            if _libc.prctl(option, argument, pointer, 0, 0) != 0:
-                raise OSError(ctypes.get_errno(), "the kernel refuses a seccomp filter")
+        _set(_PR_SET_NO_NEW_PRIVS, 1, 0)
+        _install(self._for_server)
+
+    def install_for_program(self) -> None:
+        """Takes from this process what only the server needs, and lets it signal nobody but itself.
+
+        Raises:
+            OSError: the kernel refuses seccomp filters.
+        """
+        self._for_program.install(os.getpid())
+
+
+class _Prepared:
+    """A filter that lacks nothing but the number of the process: writing that is all that is left to do after a fork."""
+
+    def __init__(self, code: list[tuple[int, int, int, int]]) -> None:
+        (self._at,) = (place for place, step in enumerate(code) if step[3] == _OWN_PROCESS)
+        self._code = ctypes.create_string_buffer(_pack(code))
+        self._program = _Program(len(code), ctypes.cast(self._code, ctypes.c_char_p))
+        self._address = ctypes.addressof(self._program)
+
+    def install(self, process: int) -> None:
+        struct.pack_into("<I", self._code, self._at * _INSTRUCTION_BYTES + _VALUE_AT, process)
+        _set(_PR_SET_SECCOMP, _MODE_FILTER, self._address)
+
+
+def _install(code: bytes) -> None:
+    program = _Program(len(code) // _INSTRUCTION_BYTES, code)
+    _set(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(program))
+
+
+def _set(option: int, argument: int, address: int) -> None:
+    if _prctl(option, argument, address, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "the kernel refuses a seccomp filter")
 
 
 def _pack(code: list[tuple[int, int, int, int]]) -> bytes:
@@ -114,14 +149,23 @@ def _check_architecture(architecture: int) -> list[tuple[int, int, int, int]]:
     ]
 
 
+def _check_program(column: int) -> list[tuple[int, int, int, int]]:
+    code = [(_LOAD, 0, 0, _NUMBER_AT)]
+    code += _on_values(_numbers(_TGKILL, column)[0], 0, (_OWN_PROCESS,), listed=_ALLOW, others=_REFUSE)
+    code += _on_argument(_numbers(_CLONE, column)[0], 0, _CLONE_THREAD, set_bits=_ALLOW, clear_bits=_REFUSE)
+    for number in _numbers(_SERVER_ONLY, column):
+        code += _on_call(number, _REFUSE)
+    return [*code, (_RETURN, 0, 0, _ALLOW)]
+
+
 def _check_calls(column: int, read_only: bool) -> list[tuple[int, int, int, int]]:
-    code = _on_argument(_numbers(_CLONE, column)[0], 0, _CLONE_THREAD, set_bits=_ALLOW, clear_bits=_REFUSE)
-    code += _on_call(_numbers(_CLONE3, column)[0], _NO_SUCH_CALL)
+    code = _on_call(_numbers(_CLONE3, column)[0], _NO_SUCH_CALL)
     code += _on_values(_numbers(_PRLIMIT64, column)[0], 0, (0,), listed=_ALLOW, others=_REFUSE)
     code += _on_values(_numbers(_FCNTL, column)[0], 1, _SIGNAL_COMMANDS, listed=_REFUSE, others=_ALLOW)
     if read_only:
         code += _on_argument(_numbers(_OPENAT, column)[0], 2, _WRITES, set_bits=_REFUSE, clear_bits=_ALLOW)
-    for number in _numbers(_ALLOWED + ("" if read_only else _CHANGES_FILES), column):
+    allowed = f"{_ALLOWED} {_SERVER_ONLY} {_CLONE} {_TGKILL}" + ("" if read_only else _CHANGES_FILES)
+    for number in _numbers(allowed, column):
         code += _on_call(number, _ALLOW)
     return [*code, (_RETURN, 0, 0, _REFUSE)]
 

@@ -1,8 +1,9 @@
 """The fork server: a small clean process that turns each request into one isolated child.
 
-It is started by exec, never forked from a process that holds a model, and reads no job itself: the descriptors of a job
-(the job, its input, the channels for what comes back) pass through it unread, so that the memory its children inherit
-holds nothing of other jobs. It speaks over one socket: `run` with four descriptors → the child's exit status; `kill`.
+It is started by exec, never forked from a process that holds a model. It gives up everything that a program must not have
+before it serves, once; children inherit that. Each child is forked before its job is known, says that it is ready, reads
+the job itself from the server's socket and runs it, so that the server, whose memory all children inherit, never sees a
+job. The server waits, ends what is left, and says the child's exit status.
 """
 
 from __future__ import annotations
@@ -10,111 +11,104 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import marshal
 import os
-import select
 import signal
 import socket
+import struct
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from posttrain.verify.sandbox import isolation
-from posttrain.verify.sandbox.seccomp import Filter
+from posttrain.verify.sandbox import filesystem, rights
+from posttrain.verify.sandbox.confinement import confine
+from posttrain.verify.sandbox.system_calls import is_refusal
 
-READY = b"ready\n"
-_STDIN, _STDOUT, _STDERR, _REPORTS = 0, 1, 2, 3
+READY = b"ready"
+LONG = b"long"  # in place of a job: it is too long for a message and lies in the last descriptor
+MAX_INLINE_BYTES = 1 << 15
+_DESCRIPTOR_BYTES = 4
+_ROOM = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
+_REPORTS = 3
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class Server:
-    """Holds what children inherit: the imported entry module, the filter, the limits."""
+    """Holds what children inherit: the imported modules, the filters, the limits."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._control = socket.socket(fileno=config["control"])
-        self._limits: dict[str, int] = config["limits"]
-        self._packages: list[str] = config["packages"]
-        sys.path.extend(self._packages)
+        self._cpu_s: int = config["limits"]["cpu_s"]
+        sys.path.extend(config["import_paths"])
         self._entry: ModuleType = importlib.import_module(config["entry"])
         self._entry.preload()
-        self._idle_bytes = isolation.address_space_bytes()
-        self._namespaces = self._has_nobody = False
-        self._own_namespace = -1
-        self._isolate(config["policy"])
-
-    def _isolate(self, policy: str) -> None:
-        try:
-            self._has_nobody = isolation.enter_namespaces()
-            self._namespaces = True
-        except (isolation.Refused, OSError) as error:
-            if policy != "weak" or not isolation.is_refusal(error):
-                raise
-            self._filter = Filter(read_only=True)
-            self._announce("weak", str(error))
-            return
-        self._filter = Filter(read_only=False)
-        _continue_in_child(self._control)
-        self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        isolation.enter_new_root(self._packages)
-        self._announce("full", "")
-
-    def _announce(self, level: str, why: str) -> None:
-        self._control.send(json.dumps({"level": level, "why": why}).encode())
+        for name in config["preload"]:
+            importlib.import_module(name)
+        self._nothing = os.open(os.devnull, os.O_RDWR)
+        self._confined = confine(config, self._control)
 
     def serve(self) -> None:
-        """Until the other side closes the socket."""
-        isolation.forget_environment()
+        """Until the other side closes the socket, or what a program left cannot be removed."""
+        _forget_start()
         gc.collect()
         gc.freeze()
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(self._control, 64, 4)
-            if not message:
+        self._control.send(b"{}")  # nothing was refused
+        clean = True
+        while clean:
+            child = os.fork()
+            if child == 0:
+                self._become_program()
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            clean = self._clean()
+            try:
+                self._control.send(b"%d %d" % (status, clean))
+            except OSError:  # the other side has closed
                 return
-            if message == b"run":  # a `kill` that crossed the end of its child is late, not wrong
-                self._control.send(str(self._run(descriptors)).encode())
 
-    def _run(self, descriptors: list[int]) -> int:
-        if self._namespaces:
-            isolation.new_process_namespace(self._own_namespace)
-        child = os.fork()
-        if child == 0:
-            self._become_program(descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        ended = os.pidfd_open(child)
+    def _clean(self) -> bool:
+        """Ends and reaps whatever the program left, and empties its scratch; False where that fails."""
+        if not self._confined.own_processes:
+            return True
         try:
-            readable, _, _ = select.select([ended, self._control], [], [])
-            if ended not in readable:
-                message = self._control.recv(64)
-                os.kill(child, signal.SIGKILL)
-                if not message:
-                    os._exit(0)
-        finally:
-            os.close(ended)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os.kill(-1, signal.SIGKILL)
+            while True:
+                os.waitpid(-1, 0)
+        except (ProcessLookupError, ChildProcessError, PermissionError):  # the usual case: nothing is left
+            pass
+        return filesystem.empty_scratch()
 
-    def _become_program(self, descriptors: list[int]) -> NoReturn:
+    def _become_program(self) -> NoReturn:
         try:
-            job = _arrange_descriptors(descriptors)
-            self._give_up_rights()
-            report(READY)
+            rights.limit_processor(self._cpu_s)
+            if not self._confined.own_processes:
+                rights.die_with_parent()
+            self._control.send(READY)
+            job = self._receive_job()
         except BaseException as error:
-            report(f"{type(error).__name__}: {error}\n".encode())
+            self._control.send(f"{type(error).__name__}: {error}"[:500].encode())
             os._exit(1)
         try:
-            status = self._entry.run(json.loads(job), _report_value)
+            status = self._entry.run(marshal.loads(job), _report_value)  # noqa: S302 — written by our own side
         except BaseException:  # nothing may unwind into the server's own loop
             status = 1
         os._exit(status)
 
-    def _give_up_rights(self) -> None:
-        if self._namespaces:
-            isolation.mount_scratch(self._limits["scratch_mib"])
-            if self._has_nobody:
-                isolation.become_nobody()
-            isolation.check_readable(self._packages)
-            isolation.limit_threads(self._limits["num_threads"])
-        isolation.set_limits(self._limits, self._idle_bytes)
-        isolation.drop_capabilities()
-        self._filter.install()
+    def _receive_job(self) -> bytes:
+        """The next job's text; places its stdin, stdout, stderr, reports and what it brought besides at 0, 1, …"""
+        content, received, _, _ = self._control.recvmsg(MAX_INLINE_BYTES, _ROOM)
+        if not content:
+            os._exit(0)
+        self._confined.filters.install_for_program()
+        stdin, stdout, reports, *others = struct.unpack(f"{len(received[0][2]) // _DESCRIPTOR_BYTES}i", received[0][2])
+        if content == LONG:
+            long_job = others.pop()
+            content = b"".join(iter(lambda: os.read(long_job, 1 << 20), b""))
+        # what arrives fills the lowest numbers, so that every copy lies above the places to be filled
+        copies = [os.dup(descriptor) for descriptor in (stdin, stdout, self._nothing, reports, *others)]
+        for place, copy in enumerate(copies):
+            os.dup2(copy, place)
+        os.closerange(len(copies), 1 << 16)
+        return content
 
 
 def report(line: bytes) -> None:
@@ -125,30 +119,14 @@ def report(line: bytes) -> None:
 
 def _report_value(value: Any) -> None:
     """Writes one line of strict JSON: no NaN, no infinity."""
-    report(json.dumps(value, allow_nan=False).encode() + b"\n")
+    report(_encode(value).encode() + b"\n")
 
 
-def _arrange_descriptors(descriptors: list[int]) -> bytes:
-    """Reads the job, places stdin, stdout, stderr and the report channel at 0 to 3 and closes all others."""
-    job, stdin, stdout, reports = (os.dup(descriptor) for descriptor in descriptors)  # above 3 by now
-    os.dup2(stdin, _STDIN)
-    os.dup2(stdout, _STDOUT)
-    os.dup2(reports, _REPORTS)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
-    with os.fdopen(job, "rb", closefd=False) as source:
-        content = source.read()
-    os.closerange(_REPORTS + 1, 1 << 16)
-    return content
-
-
-def _continue_in_child(control: socket.socket) -> None:
-    """Returns in a child, the first process of the new namespace; this process waits for its end."""
-    child = os.fork()
-    if child == 0:
-        isolation.die_with_parent()
-        return
-    control.close()
-    os._exit(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+def _forget_start() -> None:
+    """Leaves children nothing of how the server was started."""
+    os.environ.clear()
+    sys.argv = ["program"]
+    sys.path = [path for path in sys.path if path and os.path.exists(path)]
 
 
 def _forget_inheritance() -> None:
@@ -166,10 +144,10 @@ def main() -> None:
     _forget_inheritance()
     try:
         server = Server(config)
-    except (isolation.Refused, OSError) as error:
-        if not isolation.is_refusal(error):
+    except (Exception, SystemExit) as error:
+        if not is_refusal(error):
             raise
-        message = json.dumps({"level": "refused", "why": str(error)})
+        message = json.dumps({"refused": str(error)})
         os.write(config["control"], message.encode())
         os._exit(3)
     server.serve()
