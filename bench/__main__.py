@@ -14,19 +14,22 @@ import time
 from bench.measure import REPEATS, Row
 
 COMPARISONS = ("verification", "tables", "generation", "weight_swap", "logprobs", "grpo_update")
+BY_NAME_ONLY = ("verification_endurance", "verification_maths")
 
 
 def main() -> None:
     """Parses the command line, runs each comparison once."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=COMPARISONS, metavar="NAME", help=f"one of {', '.join(COMPARISONS)}")
+    names = (*COMPARISONS, *BY_NAME_ONLY)
+    parser.add_argument("--only", choices=names, metavar="NAME", help=f"one of {', '.join(names)}; the last two run by name only")
     only = parser.parse_args().only
     started, load = time.monotonic(), os.getloadavg()[0]
     rows: list[Row] = []
     for name in [only] if only else COMPARISONS:
         print(f"{name} …", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"bench.{name}").compare()
-    print_table(rows)
+    if rows:
+        print_table(rows)
     took_s = time.monotonic() - started
     print(
         f"\n{os.cpu_count()} cores, load {load:.1f} at the start; medians of {REPEATS}, alternating order; {took_s:.0f} s in all"

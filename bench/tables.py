@@ -125,6 +125,8 @@ def scored() -> pa.Table:
                 "seconds": 0.1,
                 "verifier": "code",
                 "verifier_version": "1",
+                "parts": [],
+                "limits": "{}",
                 "advantage": reward - 0.5,
             }
             for row, (length, reward) in enumerate(zip(lengths, rewards, strict=True))

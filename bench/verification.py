@@ -1,127 +1,96 @@
-"""The sandbox of the code verifier, beside the usual pattern: one interpreter with resource limits for each program."""
+"""The sandbox of the code verifier, beside the prime_code pattern of verl and beside one interpreter for each execution.
+
+Every timed call of either side judges all programs, and its outcomes must be those that the programs were written to have.
+"""
 
 from __future__ import annotations
 
-import ast
-import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 from bench.measure import Row, require_equal, side_by_side
-from posttrain import brackets
+from bench.verification_corpus import Program, build
+from bench.verification_peers import Judge, Outcomes, at_best_workers, by_interpreters, forks_per_s, prime_code
 from posttrain.config_verify import VerifySettings
 from posttrain.verify.base import VerificationRequest
-from posttrain.verify.compare import equal_values
 from posttrain.verify.registry import create_verifier
+from posttrain.verify.sandbox.pool import Sandbox
 
-NUM_PROGRAMS, NUM_LOOPING = 200, 2
-NUM_WORKERS = 2
-SETTINGS = VerifySettings(timeout_s=0.5)
-PYTHON = (sys.executable, "-I", "-S", "-c")  # no site packages, no environment: the interpreter's fastest start
-INPUTS = [3, 17, 208, 4096]
-FUNCTIONS = {
-    "pass": (
-        "def solve(x):\n    return sum(int(digit) for digit in str(x))",
-        "def solve(x):\n    total = 0\n    while x:\n        x, digit = divmod(x, 10)\n        total += digit\n    return total",
-        "import math\ndef solve(x):\n    return math.floor(math.fsum(map(int, str(x))))",
-        "from collections import Counter\ndef solve(x):\n    return sum(int(k) * n for k, n in Counter(str(x)).items())",
-    ),
-    "fail": (
-        "def solve(x):\n    return x % 9",
-        "def solve(x):\n    return str(x)",
-        "def solve(x):\n    return [int(digit) for digit in str(x)][10]",
-        "def solve(x):\n    raise ValueError(x)",
-    ),
-    "timeout": ("def solve(x):\n    while True:\n        pass",),
-}
-# Set inside the child: a function run between fork and exec would keep subprocess from using vfork.
-LIMITS = (
-    "import resource as r\nfor limit in ((r.RLIMIT_AS, 256 << 20), (r.RLIMIT_CPU, 2), (r.RLIMIT_NOFILE, 64),"
-    " (r.RLIMIT_FSIZE, 1 << 20), (r.RLIMIT_CORE, 0)):\n    r.setrlimit(limit[0], (limit[1], limit[1]))\n"
+SETTINGS = VerifySettings()
+LOOP_SETTINGS = VerifySettings(timeout_s=0.5)
+NUM_SAMPLE = 40  # on which a peer finds how many programs at a time are best for it
+NUM_USUAL, NUM_PLAIN, NUM_ENDING = 100, 200, 48  # parts of the corpus, which is shuffled, for rows that need not all of it
+NUM_PEER_WORKERS = 2
+PRIME_CODE = "verl's prime_code pattern"
+SUBPROCESS = "one `subprocess` python each, same limits"
+ENDLESS = (
+    """def solve(x):
+    low, high = 0, x
+    while low < high:
+        middle = (low + high) // 2
+        low = middle
+    return low
+""",
+    """def solve(x):
+    steps = 0
+    while x != 1:
+        x = x * 3 if x % 2 else x + 2
+        steps += 1
+    return steps
+""",
 )
-FORKS = (
-    "import os, time\nstarted = time.perf_counter()\nfor _ in range(1000):\n    os.waitpid(os.fork() or os._exit(0), 0)\n"
-    "print(1000 / (time.perf_counter() - started))"
-)
+ENDLESS_ANSWER = {"mode": "function", "name": "solve", "inputs": [[6], [28]], "outputs": [2, 5]}
 
 
 def compare() -> list[Row]:
-    """All programs, and those that end: a loop costs both sides the same wait."""
-    programs = shuffled_programs()
-    verifier = create_verifier("code", SETTINGS)
-    everything = [request for request, _ in programs]
-    ending = [request for request, outcome in programs if outcome != "timeout"]
-    outcomes = [verdict.outcome for verdict in verifier.verify(everything)]
-    require_equal("verdicts", outcomes, peer_outcomes(everything))
-    require_equal("verdicts and what the programs were written for", outcomes, [outcome for _, outcome in programs])
-    limit = f"fork and wait alone: {forks_per_s():,.0f}/s"
-    return [
-        side_by_side(
-            f"verification: sandbox vs `subprocess` with rlimits; {what}",
-            lambda chosen=chosen: verifier.verify(chosen),
-            lambda chosen=chosen: peer_outcomes(chosen),
-            limit=limit,
-            num_items=len(chosen),
-            item="programs",
+    """The whole corpus against each peer; then what suits the last one best, and what both sides have to wait for."""
+    programs = build()
+    sample = [program.request for program in programs[:NUM_SAMPLE]]
+    forks = forks_per_s(Sandbox.default_workers())
+    rows: list[Row] = []
+    for manner, name, chosen in (("usual", PRIME_CODE, programs[:NUM_USUAL]), ("best", f"{PRIME_CODE} at its best", programs)):
+        with prime_code(manner, SETTINGS.timeout_s) as judge:
+            rows.append(compare_on(chosen, name, at_best_workers(judge, sample), forks))
+    interpreters = at_best_workers(partial(by_interpreters, timeout_s=SETTINGS.timeout_s), sample)
+    rows.append(compare_on(programs, SUBPROCESS, interpreters, forks))
+    plain = [program for program in programs if "import" not in program.source]
+    rows.append(compare_on(plain[:NUM_PLAIN], f"{SUBPROCESS}, that imports nothing", interpreters, forks))
+    return [*rows, compare_with_endless(programs[:NUM_ENDING], forks)]
+
+
+def compare_on(programs: Sequence[Program], name: str, peer: Judge, forks: float) -> Row:
+    """The sandbox beside one peer on programs that end."""
+    requests = [program.request for program in programs]
+    expected = [program.outcome for program in programs]
+    return timed(f"verification: sandbox vs {name}; {len(programs):,} programs", requests, expected, peer, SETTINGS, forks)
+
+
+def compare_with_endless(programs: Sequence[Program], forks: float) -> Row:
+    """The sandbox beside one interpreter each, where a few programs never end."""
+    endless = [
+        VerificationRequest(f"bench:endless:{n}", 0, "", source, ENDLESS_ANSWER, "stop") for n, source in enumerate(ENDLESS)
+    ]
+    requests = [*endless, *(program.request for program in programs)]
+    expected = ["timeout"] * len(endless) + [program.outcome for program in programs]
+    what = f"{len(requests)} programs, {len(endless)} of them stopped after {LOOP_SETTINGS.timeout_s:g} s"
+    peer = partial(by_interpreters, num_workers=NUM_PEER_WORKERS, timeout_s=LOOP_SETTINGS.timeout_s)
+    return timed(f"verification: sandbox vs {SUBPROCESS}; {what}", requests, expected, peer, LOOP_SETTINGS, forks)
+
+
+def timed(
+    title: str, requests: Sequence[VerificationRequest], expected: Outcomes, peer: Judge, settings: VerifySettings, forks: float
+) -> Row:
+    """One row; a verifier that is made anew for each call remembers nothing."""
+
+    def ours() -> None:
+        found = create_verifier("code", settings).verify(requests)
+        require_equal(
+            "outcomes of the sandbox and what the programs were written for", [verdict.outcome for verdict in found], expected
         )
-        for what, chosen in (
-            (f"{len(everything)} programs, {NUM_LOOPING} of them stopped after {SETTINGS.timeout_s:g} s", everything),
-            (f"the {len(ending)} that end", ending),
-        )
-    ]
 
+    def theirs() -> None:
+        require_equal("outcomes of the peer and what the programs were written for", expected, peer(requests))
 
-def shuffled_programs() -> list[tuple[VerificationRequest, str]]:
-    """Programs with the outcome that each was written to have: half expressions, half functions."""
-    problems = brackets.problems(NUM_PROGRAMS // 2, seed=0)
-    sources = [
-        (problem.answer, *((problem.flat_expression, "fail"), ("x / 0", "fail"), (problem.expression, "pass"))[min(row % 5, 2)])
-        for row, problem in enumerate(problems)
-    ]
-    digit_sums = [sum(map(int, str(x))) for x in INPUTS]
-    answer = {"mode": "function", "name": "solve", "inputs": [[x] for x in INPUTS], "outputs": digit_sums}
-    kinds = ["timeout"] * NUM_LOOPING + ["fail"] * 40
-    kinds += ["pass"] * (NUM_PROGRAMS - len(sources) - len(kinds))
-    for row, kind in enumerate(kinds):
-        sources.append((answer, FUNCTIONS[kind][row % len(FUNCTIONS[kind])], kind))
-    random.Random(0).shuffle(sources)
-    return [
-        (VerificationRequest(f"bench:{row}", 0, "", source, answer, "stop"), outcome)
-        for row, (answer, source, outcome) in enumerate(sources)
-    ]
-
-
-def peer_outcomes(requests: Sequence[VerificationRequest]) -> list[str]:
-    """The usual pattern, as many at a time as there are workers."""
-    with ThreadPoolExecutor(NUM_WORKERS) as threads:
-        return list(threads.map(peer_outcome, requests))
-
-
-def peer_outcome(request: VerificationRequest) -> str:
-    """Runs one program in an interpreter of its own; it can read files, use the network and leave processes behind."""
-    script = LIMITS + runnable(request.completion, request.answer)
-    try:
-        ended = subprocess.run([*PYTHON, script], capture_output=True, timeout=SETTINGS.timeout_s, text=True, check=False)
-    except subprocess.TimeoutExpired:
-        return "timeout"
-    values = [ast.literal_eval(line) for line in ended.stdout.splitlines()]
-    right = ended.returncode == 0 and equal_values(request.answer["outputs"], values)
-    return "pass" if right else "fail"
-
-
-def runnable(source: str, answer: dict[str, Any]) -> str:
-    """The program followed by lines that print its value for every input."""
-    if answer["mode"] == "expression":
-        lines = [f"compute = lambda {answer['variable']}: ({source})"]
-    else:
-        lines = [source, f"compute = lambda arguments: {answer['name']}(*arguments)"]
-    return "\n".join([*lines, f"for value in {answer['inputs']!r}:", "    print(repr(compute(value)))"])
-
-
-def forks_per_s() -> float:
-    """Forks a second of two bare interpreters together: what nothing that runs each program in its own process can pass."""
-    children = [subprocess.Popen([*PYTHON, FORKS], stdout=subprocess.PIPE, text=True) for _ in range(NUM_WORKERS)]
-    return sum(float(child.communicate()[0]) for child in children)
+    row = side_by_side(title, ours, theirs, limit="", num_items=len(requests), item="programs")
+    return replace(row, limit=f"fork and wait alone: {forks:,.0f}/s, of which ours reaches {row.ours / forks:.0%}")

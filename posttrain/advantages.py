@@ -70,20 +70,22 @@ def batch_scale(scored: pa.Table) -> float:
     return _standard_deviation(rewards) + EPSILON
 
 
-def num_trainable_groups(scored: pa.Table) -> int:
-    """Groups with at least one advantage that is not 0: the others give no gradient."""
-    return sum(any(group) for group in _advantages_by_group(scored).values())
+def num_trainable_groups(verdicts: pa.Table) -> int:
+    """Groups of VERDICTS or SCORED in which two rewards differ: elsewhere every advantage is 0, and there is no gradient."""
+    rewards: dict[str, set[float]] = {}
+    for prompt_id, reward in zip(verdicts["prompt_id"].to_pylist(), verdicts["reward"].to_pylist(), strict=True):
+        rewards.setdefault(prompt_id, set()).update(() if reward is None else (reward,))
+    return sum(len(group) > 1 for group in rewards.values())
 
 
 def group_metrics(scored: pa.Table, iteration: int) -> pa.Table:
-    """METRICS: how many groups carry a signal, and how many rows and groups were not judged."""
+    """METRICS: how many groups carry a signal, and how many were not judged at all."""
     groups = _advantages_by_group(scored)
     judged = {name: [value for value in values if value is not None] for name, values in groups.items()}
     values = {
         "train/num_groups": len(groups),
         "train/num_zero_variance_groups": sum(bool(known) and not any(known) for known in judged.values()),
         "train/num_unjudged_groups": sum(not known for known in judged.values()),
-        "train/num_abstained_rows": scored["advantage"].null_count,
     }
     return tables.from_rows("METRICS", _metric_rows(values, iteration))
 

@@ -53,3 +53,4 @@ class VerifySettings(Settings):
     judge_model: str = Field(default="", description="model that the verifier `judge` asks")
     judge_max_requests: int = Field(default=10_000, ge=1, description="requests that the judge may send for one shard")
     judge_max_retries: int = Field(default=4, ge=0, description="further tries of one request of the judge")
+    judge_timeout_s: float = Field(default=60.0, gt=0, le=3600, description="wall time of one request of the judge")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from posttrain import tables
 from posttrain.config import EvaluationSettings
 from posttrain.errors import VerificationError
+from posttrain.table_checks import UNJUDGED
 
 NUM_RESAMPLES = 2_000
 BOOTSTRAP_SEED = 0
@@ -71,9 +72,9 @@ def summarise(sampled: pa.Table, greedy: pa.Table, settings: EvaluationSettings,
     """METRICS of one evaluation, from the VERDICTS of the sampled and of the greedy completions.
 
     `eval/pass_at_<k>` for 1 and each k of `settings.pass_at`, and `eval/greedy_pass_rate`, each with `_low` and
-    `_high`; `eval/num_prompts`; `eval/num_unjudged`. Verifier errors are left out of every denominator and counted. A
-    prompt with fewer than k judged samples has no pass@k and is left out of that mean; with no such prompt the rows
-    of that k are absent.
+    `_high`; `eval/num_prompts`; `eval/num_unjudged`. What a verifier failed on or abstained from is left out of every
+    denominator and counted. A prompt with fewer than k judged samples has no pass@k and is left out of that mean; with no
+    such prompt the rows of that k are absent.
 
     Raises:
         ContractError: a table is not VERDICTS.
@@ -106,21 +107,21 @@ def _judged_by_prompt(verdicts: pa.Table) -> dict[str, tuple[int, int]]:
     passes: Counter[str] = Counter()
     outcomes: list[Any] = verdicts["outcome"].to_pylist()
     for prompt_id, outcome in zip(verdicts["prompt_id"].to_pylist(), outcomes, strict=True):
-        if outcome != "error":
+        if outcome not in UNJUDGED:
             totals[prompt_id] += 1
             passes[prompt_id] += outcome == "pass"
     return {prompt_id: (total, passes[prompt_id]) for prompt_id, total in totals.items()}
 
 
 def _num_unjudged(verdicts: pa.Table) -> int:
-    return verdicts["outcome"].to_pylist().count("error")
+    return sum(outcome in UNJUDGED for outcome in verdicts["outcome"].to_pylist())
 
 
 def _check_judged(verdicts: pa.Table, kind: str, iteration: int) -> None:
     if _num_unjudged(verdicts) < verdicts.num_rows:
         return
     details = [detail for detail in verdicts["detail"].to_pylist() if detail][:1]
-    why = f"all {verdicts.num_rows} verdicts are verifier errors" if verdicts.num_rows else "there are no verdicts"
+    why = f"the verifier failed or abstained on all {verdicts.num_rows}" if verdicts.num_rows else "there are no verdicts"
     first = f" First detail: {details[0][:300]}" if details else ""
     raise VerificationError(
         f"evaluation of iteration {iteration}: no {kind} completion was judged ({why}), so there is no pass rate. "

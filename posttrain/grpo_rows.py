@@ -17,12 +17,12 @@ from posttrain.errors import ContractError
 from posttrain.partition import even_parts
 from posttrain.table_checks import list_lengths
 
-ABSTAINED = "abstained"  # not judged
+UNJUDGED = "unjudged"  # no reward: the verifier failed or abstained
 ZERO_VARIANCE = "zero_variance"  # the whole group has advantage 0
 UNKNOWN_LOGPROBS = "unknown_logprobs"  # the sampler reported no usable logprob for some token
 TRUNCATED = "truncated"  # cut off, and mask_truncated is on
 EMPTY = "empty"  # no tokens
-REASONS = (ABSTAINED, ZERO_VARIANCE, UNKNOWN_LOGPROBS, TRUNCATED, EMPTY)
+REASONS = (UNJUDGED, ZERO_VARIANCE, UNKNOWN_LOGPROBS, TRUNCATED, EMPTY)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _reason(
     has_signal: bool, advantage: float | None, has_logprobs: bool, finish_reason: str, length: int, *, mask_truncated: bool
 ) -> str | None:
     if advantage is None:
-        return ABSTAINED
+        return UNJUDGED
     if not has_signal:
         return ZERO_VARIANCE
     if not has_logprobs:

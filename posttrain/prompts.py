@@ -39,7 +39,15 @@ class LoadedPrompts:
     rejected: tuple[RejectedPrompt, ...]
 
 
-def load_prompts(source: str, tokenizer: Any, data: ModelData, *, field: str, source_name: str | None = None) -> LoadedPrompts:
+def load_prompts(
+    source: str,
+    tokenizer: Any,
+    data: ModelData,
+    *,
+    field: str,
+    source_name: str | None = None,
+    verification: VerifySettings | None = None,
+) -> LoadedPrompts:
     """Reads `source`, encodes every prompt and checks every answer against its verifier.
 
     Sources:
@@ -58,6 +66,7 @@ def load_prompts(source: str, tokenizer: Any, data: ModelData, *, field: str, so
         field: the setting that `source` comes from, which errors name.
         source_name: what errors, the column `source` and the ids of rows without one call the source: the user's own text where
             `source` is a local copy of it. Credentials in it are masked.
+        verification: settings of the verifiers that check the answers; by default our own verifiers as they come.
 
     Raises:
         ConfigError: an unusable source or option, an unknown verifier, an answer of the wrong shape (names the prompt),
@@ -68,7 +77,7 @@ def load_prompts(source: str, tokenizer: Any, data: ModelData, *, field: str, so
     name = mask_credentials(source_name or source)
     raw = read_prompts(field, source, data, name)
     _check_ids(raw, name)
-    _check_answers(raw, field)
+    _check_answers(raw, field, verification or VerifySettings())
     rows: list[dict[str, Any]] = []
     rejected: list[RejectedPrompt] = []
     for prompt in raw:
@@ -139,10 +148,9 @@ def _check_ids(raw: Sequence[RawPrompt], source: str) -> None:
         seen.add(prompt.prompt_id)
 
 
-def _check_answers(raw: Sequence[RawPrompt], field: str) -> None:
+def _check_answers(raw: Sequence[RawPrompt], field: str, settings: VerifySettings) -> None:
     from posttrain.verify.registry import create_verifier
 
-    settings = VerifySettings()
     verifiers: dict[str, Verifier] = {}
     for prompt in raw:
         if prompt.verifier not in verifiers:

@@ -5,6 +5,7 @@ The values of a list column are checked as one flat array: a shard may hold 30 m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,8 @@ import pyarrow.compute as pc
 
 from posttrain.errors import ContractError
 
-OUTCOMES = ("pass", "fail", "timeout", "unparseable", "error")
+OUTCOMES = ("pass", "fail", "timeout", "unparseable", "error", "abstain")
+UNJUDGED = ("error", "abstain")  # these carry no reward
 FINISH_REASONS = ("stop", "length", "aborted")
 # No sampler draws a token of probability e^-1000, which even float64 holds for 0: servers write such numbers (-9999) where
 # JSON has no -infinity (vllm-project/vllm#4149).
@@ -73,9 +75,18 @@ def _check_sample_index(table: pa.Table, name: str) -> None:
 
 
 def _check_errors(table: pa.Table, name: str) -> None:
-    errors = np.asarray(pc.equal(table["outcome"], "error"))
-    judged = np.asarray(table["reward"].is_valid())
-    _check_none(table, name, "reward", errors & judged, "a verifier error carries no reward")
+    unjudged = np.asarray(pc.is_in(table["outcome"], value_set=pa.array(UNJUDGED)))
+    rewarded = np.asarray(table["reward"].is_valid())
+    _check_none(table, name, "reward", unjudged & rewarded, "a verifier that failed or abstained gives no reward")
+
+
+def _check_parts(table: pa.Table, name: str) -> None:
+    outcomes, rewards, weights = (_flat(table, "parts", field) for field in ("outcome", "reward", "weight"))
+    unknown = pc.invert(pc.is_in(outcomes, value_set=pa.array(OUTCOMES)))
+    _check_items(table, name, "parts", np.asarray(unknown), f"an outcome must be one of {', '.join(OUTCOMES)}")
+    for numbers in (pc.fill_null(rewards, 0.0), weights):
+        wrong = _missing_or_outside(numbers, -sys.float_info.max, sys.float_info.max)
+        _check_items(table, name, "parts", wrong, "reward and weight must be finite; a reward may be null")
 
 
 def _check_seconds(table: pa.Table, name: str) -> None:
@@ -250,6 +261,7 @@ _VERDICTS = (
     _of(_check_finite_or_null, "reward"),
     Check(("outcome", "reward"), _check_errors),
     Check(("seconds",), _check_seconds),
+    Check(("parts",), _check_parts),
 )
 _PREFERENCES = (
     _key("pair_id"),

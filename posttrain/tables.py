@@ -23,6 +23,9 @@ TOKEN_IDS = pa.large_list(pa.int32())
 LOGPROBS = pa.large_list(pa.float32())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 MESSAGES = pa.large_list(pa.struct([("role", pa.string()), ("content", pa.large_string())]))
+PARTS = pa.large_list(
+    pa.struct([("name", pa.string()), ("outcome", pa.string()), ("reward", pa.float64()), ("weight", pa.float64())])
+)
 VERSION_RUNS = pa.large_list(pa.struct([("version", pa.int32()), ("num_tokens", pa.int32())]))
 
 
@@ -52,6 +55,10 @@ _VERDICT_COLUMNS = [
     _field("seconds", pa.float64()),
     _field("verifier", pa.string()),
     _field("verifier_version", pa.string()),
+    # what each verifier of a weighted sum said; empty for a single verifier
+    _field("parts", PARTS),
+    # JSON object of what bounded the verdict, names with units
+    _field("limits", pa.string()),
 ]
 
 PROMPTS = pa.schema(
@@ -65,6 +72,8 @@ PROMPTS = pa.schema(
     ]
 )
 ROLLOUTS = pa.schema(_ROLLOUT_COLUMNS)
+# all of ROLLOUTS that a verdict can depend on; of the ids their number alone
+JUDGED_COLUMNS = ("prompt_id", "sample_index", "completion_ids", "finish_reason", "completion")
 VERDICTS = pa.schema([*_KEYS, *_VERDICT_COLUMNS])
 SCORED = pa.schema(
     [
@@ -182,14 +191,21 @@ def concat(name: str, tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([validate(table, name) for table in tables]) if tables else empty(name)
 
 
-def write_table(table: pa.Table, name: str, path: str | Path, max_batch_bytes: int = 64 << 20) -> Path:
+def write_table(
+    table: pa.Table, name: str, path: str | Path, max_batch_bytes: int = 64 << 20, columns: Sequence[str] | None = None
+) -> Path:
     """Validates `table` and writes it as an Arrow IPC file, aside first and then renamed: never a half-written shard.
+
+    Args:
+        columns: the columns to write, where not all are wanted.
 
     Raises:
         ContractError: the table breaks its contract.
         OSError: the disk is full or not writable; nothing is left at `path`.
     """
-    validate(table, name)
+    if columns is not None:
+        table = table.select([column for column in table.column_names if column in columns])
+    validate(table, name, columns)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")

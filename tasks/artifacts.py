@@ -23,12 +23,20 @@ from flytekit.types.file import FlyteFile
 
 from posttrain import directories, policy, tables
 from posttrain.errors import InfrastructureError
+from posttrain.table_checks import list_lengths
 from tasks.workspace import new_path
 
 
 def _hash_table(file: FlyteFile) -> str:
     with pa.memory_map(os.fspath(file)) as source:
         return tables.content_hash(pa.ipc.open_file(source).read_all())
+
+
+def _hash_judged(file: FlyteFile) -> str:
+    """Of what a verdict can depend on: not when, with which seed, by which engine or with which logprobs it was sampled."""
+    table = read(file, "ROLLOUTS", tables.JUDGED_COLUMNS)
+    num_tokens = pa.array(list_lengths(table, "completion_ids"))
+    return tables.content_hash(table.drop_columns(["completion_ids"]).append_column("num_tokens", num_tokens))
 
 
 def _hash_policy(directory: FlyteDirectory) -> str:
@@ -43,6 +51,7 @@ def _hash_directory(directory: FlyteDirectory) -> str:
 NO_STATE = "NEW"  # a file of this name marks the trainer state before the first update
 
 TableFile = Annotated[FlyteFile, HashMethod(_hash_table)]
+CompletionsFile = Annotated[FlyteFile, HashMethod(_hash_judged)]  # the columns of ROLLOUTS that verification reads
 PolicyDirectory = Annotated[FlyteDirectory, HashMethod(_hash_policy)]
 StateDirectory = Annotated[FlyteDirectory, HashMethod(_hash_directory)]
 
@@ -52,9 +61,9 @@ def local_directory(directory: FlyteDirectory) -> Path:
     return Path(os.fspath(directory))
 
 
-def read(file: FlyteFile, name: str) -> pa.Table:
-    """Downloads (where remote), maps and validates a table."""
-    return tables.read_table(os.fspath(file), name)
+def read(file: FlyteFile, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Downloads (where remote), maps and validates a table, or these columns of it."""
+    return tables.read_table(os.fspath(file), name, columns)
 
 
 def read_all(files: Sequence[FlyteFile], name: str) -> list[pa.Table]:
@@ -62,9 +71,9 @@ def read_all(files: Sequence[FlyteFile], name: str) -> list[pa.Table]:
     return [read(file, name) for file in files]
 
 
-def write(table: pa.Table, name: str, task: str) -> FlyteFile:
-    """Validates and writes a table; flytekit uploads it where the run is remote."""
-    return FlyteFile(str(tables.write_table(table, name, new_path(task, f"{name.lower()}.arrow"))))
+def write(table: pa.Table, name: str, task: str, columns: Sequence[str] | None = None) -> FlyteFile:
+    """Validates and writes a table, or these columns of it; flytekit uploads it where the run is remote."""
+    return FlyteFile(str(tables.write_table(table, name, new_path(task, f"{name.lower()}.arrow"), columns=columns)))
 
 
 def fetch(source: str) -> str:

@@ -13,7 +13,7 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from posttrain import advantages, policy, preference_pairs, preferences, prompts, tables
-from posttrain.config import AdvantageSettings
+from posttrain.config import AdvantageSettings, VerifySettings
 from posttrain.config_dpo import PairSettings, PreferenceData
 from posttrain.engines.served import check_context
 from posttrain.events import EventRecorder
@@ -63,7 +63,9 @@ def reference_policy(policy_directory: PolicyDirectory, reference: str, trust_re
 
 
 @task(**CPU)
-def prepare_preferences(policy_directory: PolicyDirectory, data: PreferenceData, num_shards: int, seed: int) -> PreparedPairs:
+def prepare_preferences(
+    policy_directory: PolicyDirectory, data: PreferenceData, verification: VerifySettings, num_shards: int, seed: int
+) -> PreparedPairs:
     """Tokenises the pairs, holds some out by prompt, and cuts the rest into shards; reports every pair left out.
 
     No prompt that is evaluated on is trained on, be it one of pairs or one to generate for.
@@ -74,7 +76,7 @@ def prepare_preferences(policy_directory: PolicyDirectory, data: PreferenceData,
     loaded = preferences.load_preferences(
         artifacts.fetch(data.preferences), tokenizer, data, field="data.preferences", source_name=data.preferences
     )
-    evaluation_prompts = _evaluation_prompts(directory, tokenizer, data)
+    evaluation_prompts = _evaluation_prompts(directory, tokenizer, data, verification)
     training = preferences.without_held_out(loaded, evaluation_prompts)
     if data.evaluation_preferences:
         source = artifacts.fetch(data.evaluation_preferences)
@@ -135,12 +137,14 @@ def report_left_out(rejected: Sequence[preferences.RejectedPair]) -> None:
         logger.warning("%d pairs are left out, %s: %s%s", len(ids), reason, ", ".join(ids[:NUM_NAMED]), more)
 
 
-def _evaluation_prompts(directory: Path, tokenizer: Any, data: PreferenceData) -> pa.Table:
+def _evaluation_prompts(directory: Path, tokenizer: Any, data: PreferenceData, verification: VerifySettings) -> pa.Table:
     """The PROMPTS to generate for; an empty table when there are none."""
     if not data.evaluation_prompts:
         return tables.empty("PROMPTS")
     check_context(directory, data.context_tokens)
     source = artifacts.fetch(data.evaluation_prompts)
-    loaded = prompts.load_prompts(source, tokenizer, data, field="data.evaluation_prompts", source_name=data.evaluation_prompts)
+    loaded = prompts.load_prompts(
+        source, tokenizer, data, field="data.evaluation_prompts", source_name=data.evaluation_prompts, verification=verification
+    )
     report_rejected(loaded.rejected)
     return loaded.table

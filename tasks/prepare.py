@@ -10,7 +10,7 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from posttrain import brackets, policy, prompts, selection, sft, tables
-from posttrain.config import DataSettings, LoopSettings, WarmStartSettings
+from posttrain.config import DataSettings, LoopSettings, VerifySettings, WarmStartSettings
 from posttrain.engines.served import check_context
 from posttrain.events import EventRecorder
 from tasks import artifacts
@@ -54,13 +54,13 @@ def base_policy(model: str, trust_remote_code: bool, seed: int) -> Base:
 
 
 @task(**CPU)
-def prepare(policy_directory: PolicyDirectory, data: DataSettings, loop: LoopSettings) -> Prepared:
+def prepare(policy_directory: PolicyDirectory, data: DataSettings, verification: VerifySettings, loop: LoopSettings) -> Prepared:
     """Tokenises training and held-out prompts and checks every answer against its verifier."""
     directory = artifacts.local_directory(policy_directory)
     check_context(directory, data.context_tokens)
     tokenizer = policy.load_tokenizer(directory, data.trust_remote_code)
     loaded, evaluation = (
-        prompts.load_prompts(artifacts.fetch(text), tokenizer, data, field=field, source_name=text)
+        prompts.load_prompts(artifacts.fetch(text), tokenizer, data, field=field, source_name=text, verification=verification)
         for field, text in (("data.prompts", data.prompts), ("data.evaluation_prompts", data.evaluation_prompts))
     )
     training = prompts.hold_out(loaded, evaluation.table)

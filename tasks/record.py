@@ -14,7 +14,7 @@ from posttrain.config import GrpoSettings, TrackingSettings
 from posttrain.rollouts import rollout_metrics
 from posttrain.tracking import DatasetInfo, Tracker, mask_credentials
 from posttrain.tracking_address import default_store
-from posttrain.verify.score import verdict_metrics
+from posttrain.verify.metrics import copied_metrics, verdict_metrics
 from tasks import artifacts
 from tasks.artifacts import TableFile
 from tasks.pools import CPU
@@ -103,7 +103,12 @@ def _derived(rows: pa.Table, iteration: int) -> list[pa.Table]:
     if not rows.num_rows:
         return []
     rollouts, verdicts = rows.select(tables.ROLLOUTS.names), rows.select(tables.VERDICTS.names)
-    return [rollout_metrics(rollouts, iteration), verdict_metrics(verdicts, iteration), advantages.group_metrics(rows, iteration)]
+    return [
+        rollout_metrics(rollouts, iteration),
+        verdict_metrics(verdicts, iteration),
+        copied_metrics(rollouts, iteration),
+        advantages.group_metrics(rows, iteration),
+    ]
 
 
 def _announce(iteration: int, numbers: pa.Table) -> None:

@@ -13,14 +13,16 @@ from posttrain.engines.base import SamplingParameters
 from posttrain.engines.registry import shared_engine
 from posttrain.events import EventRecorder
 from posttrain.table_checks import list_lengths
+from posttrain.tables import JUDGED_COLUMNS
 from tasks import artifacts
-from tasks.artifacts import PolicyDirectory, TableFile
+from tasks.artifacts import CompletionsFile, PolicyDirectory, TableFile
 from tasks.caching import cached
 from tasks.pools import ROLLOUT
 
 
 class Rollouts(NamedTuple):
     rollouts: TableFile
+    completions: CompletionsFile
     events: TableFile
 
 
@@ -46,4 +48,8 @@ def rollouts(
                 tokenizer=policy.load_tokenizer(directory, settings.trust_remote_code),
             )
             phase.tokens = int(list_lengths(table, "completion_ids").sum())
-    return Rollouts(artifacts.write(table, "ROLLOUTS", "rollouts"), artifacts.write(events.table(), "EVENTS", "rollouts"))
+    return Rollouts(
+        artifacts.write(table, "ROLLOUTS", "rollouts"),
+        artifacts.write(table, "ROLLOUTS", "rollouts", JUDGED_COLUMNS),
+        artifacts.write(events.table(), "EVENTS", "rollouts"),
+    )

@@ -25,7 +25,8 @@ def test_every_cached_task_is_under_the_lock() -> None:
 
 def test_code_that_is_loaded_by_name_counts() -> None:
     graph = grimp.build_graph("tasks", "posttrain", cache_dir=None)
-    by_name = {"posttrain.verify.programs", "posttrain.verify.maths_check", "posttrain.verify.sandbox.server"}
+    names = ("programs", "assertions", "maths_check", "reasoning_gym_check", "sandbox.server", "own_worker")
+    by_name = {f"posttrain.verify.{name}" for name in names}
     assert by_name <= cache_lock.reached_modules(graph, "tasks.verify")
     assert "posttrain.engines.vllm_worker" in cache_lock.reached_modules(graph, "tasks.rollouts")
     assert "posttrain.brackets" not in cache_lock.reached_modules(graph, "tasks.update")

@@ -22,6 +22,7 @@ def verdicts(outcomes: dict[str, list[str]]) -> pa.Table:
         {
             "prompt_id": prompt_id, "sample_index": index, "outcome": outcome, "detail": f"{outcome} detail", "seconds": 0.1,
             "reward": None if outcome == "error" else float(outcome == "pass"), "verifier": "exact", "verifier_version": "1",
+            "parts": [], "limits": "{}",
         }
         for prompt_id, samples in outcomes.items()
         for index, outcome in enumerate(samples)

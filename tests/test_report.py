@@ -42,7 +42,7 @@ def scored_table(rows: list[dict[str, Any]]) -> pa.Table:
     base = {
         "prompt_ids": [1], "policy_versions": [], "finish_reason": "stop", "completion": "x + 1", "seed": 1, "engine": "vllm",
         "started_at": START, "finished_at": START, "outcome": "pass", "reward": 1.0, "detail": "", "seconds": 0.1,
-        "verifier": "code", "verifier_version": "1", "advantage": 0.5, "reference_logprobs": None,
+        "verifier": "code", "verifier_version": "1", "parts": [], "limits": "{}", "advantage": 0.5, "reference_logprobs": None,
     }  # fmt: skip
     full = []
     for number, row in enumerate(rows):

@@ -50,6 +50,8 @@ def verdict(**changes: Any) -> dict[str, Any]:
         "seconds": 0.1,
         "verifier": "exact",
         "verifier_version": "1",
+        "parts": [],
+        "limits": "{}",
     }
     return row | changes
 

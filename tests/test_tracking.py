@@ -230,6 +230,7 @@ def scored_table(num_rows: int, completion: str = "x + 1") -> pa.Table:
         "policy_versions": [{"version": 0, "num_tokens": 2}],
         "finish_reason": "stop", "completion": completion, "seed": 1, "engine": "vllm", "started_at": now, "finished_at": now,
         "outcome": "pass", "reward": 1.0, "detail": "", "seconds": 0.1, "verifier": "exact", "verifier_version": "1",
+        "parts": [], "limits": "{}",
         "advantage": 0.5, "reference_logprobs": None,
     }  # fmt: skip
     return tables.from_rows("SCORED", [row | {"prompt_id": f"p{number}", "sample_index": 0} for number in range(num_rows)])

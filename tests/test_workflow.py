@@ -122,7 +122,7 @@ def test_a_reached_target_ends_sampling_and_training(run: Any) -> None:
 def test_a_run_that_has_stopped_stays_stopped(tmp_path: Path) -> None:
     """With staleness an iteration may be on its way when the target is reached; a lower rate of its own is no restart."""
     verdict = {"prompt_id": "p", "sample_index": 0, "outcome": "fail", "reward": 0.0, "detail": "", "seconds": 0.0}
-    table = tables.from_rows("VERDICTS", [verdict | {"verifier": "exact", "verifier_version": "1"}])
+    table = tables.from_rows("VERDICTS", [verdict | {"verifier": "exact", "verifier_version": "1", "parts": [], "limits": "{}"}])
     file = FlyteFile(str(tables.write_table(table, "VERDICTS", tmp_path / "verdicts.arrow")))
     settings = EvaluationSettings(num_samples=1, pass_at=[1])
     stops = [

@@ -9,6 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from posttrain import selection, tables
 from posttrain.config import EvaluationSettings, GrpoSettings, LoopSettings, RolloutSettings, VerifySettings
+from posttrain.verify.registry import verifier_versions
 from tasks import artifacts
 from tasks.artifacts import PolicyDirectory, TableFile
 from tasks.branches import Collected, Refilled, no_refill
@@ -158,9 +159,10 @@ def sample_and_verify(
         policy_directory=policy_directory, prompts=prompts, settings=rollout, iteration=iteration, shard=shard, greedy=greedy
     )
     judged = verify(
-        rollouts=sampled.rollouts,
+        completions=sampled.completions,
         prompts=prompts,
         settings=verification,
+        verifier_versions=verifier_versions(artifacts.read(prompts, "PROMPTS", ["verifier", "answer"]), verification),
         max_completion_tokens=rollout.max_completion_tokens,
         num_wanted_groups=num_wanted_groups,
         iteration=iteration,

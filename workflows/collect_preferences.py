@@ -52,7 +52,7 @@ def collect_preferences(
         run_name: name of the data set's folder in the workspace.
         model: policy that samples: Hugging Face id, local directory or object store URL.
         prompts: dataset id, .parquet or .jsonl file, or a generator such as reasoning_gym:chain_sum?size=1000.
-        verifier: exact, last_number, maths, reasoning_gym or code.
+        verifier: exact, last_number, maths, reasoning_gym, code, format, judge or your own (docs/verification.md).
         demonstrations: supervised warm start before sampling; empty for none.
         engine: what generates.
         num_prompts: prompts that are sampled.

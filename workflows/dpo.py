@@ -79,7 +79,11 @@ def prepare_dpo(settings: DpoSettings) -> PreparedDpo:
         policy_directory=base.policy, reference=settings.data.reference, trust_remote_code=settings.data.trust_remote_code
     )
     pairs = prepare_preferences(
-        policy_directory=base.policy, data=settings.data, num_shards=settings.loop.num_shards, seed=settings.loop.seed
+        policy_directory=base.policy,
+        data=settings.data,
+        verification=settings.verify,
+        num_shards=settings.loop.num_shards,
+        seed=settings.loop.seed,
     )
     plan_dpo(policy_directory=base.policy, shards=pairs.shards, settings=settings.learner)
     computed = precompute_reference(
@@ -255,7 +259,7 @@ def dpo(
         reference: frozen reference, same forms as model; empty is the policy before training.
         evaluation_preferences: held-out pairs, same forms as preferences; empty holds out a tenth of the prompts.
         evaluation_prompts: held-out prompts to generate for and verify; empty for none.
-        verifier: exact, last_number, maths, reasoning_gym or code.
+        verifier: exact, last_number, maths, reasoning_gym, code, format, judge or your own (docs/verification.md).
         engine: what generates.
         loss_type: DPO loss of TRL.
         beta: strength of the tie to the reference.

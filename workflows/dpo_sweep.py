@@ -122,7 +122,7 @@ def dpo_sweep(
         reference: frozen reference, same forms as model; empty is the policy before training.
         evaluation_preferences: held-out pairs, same forms as preferences; empty holds out a tenth of the prompts.
         evaluation_prompts: held-out prompts to generate for and verify; empty for none.
-        verifier: exact, last_number, maths, reasoning_gym or code.
+        verifier: exact, last_number, maths, reasoning_gym, code, format, judge or your own (docs/verification.md).
         engine: what generates.
         num_epochs: passes over the pairs.
         num_iterations: parts that training is cut into; each ends with an evaluation and a checkpoint.

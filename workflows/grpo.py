@@ -124,7 +124,7 @@ def _update_unless_stopped(policy_directory: Any, state: Any, collected: Any, le
 def run_grpo(settings: GrpoSettings, execution: str, has_demonstrations: bool, demonstrations_digest: str) -> GrpoResult:
     """From resolved settings to policy and report; a failure ends the MLflow run as FAILED."""
     base = base_policy(model=settings.data.model, trust_remote_code=settings.data.trust_remote_code, seed=settings.loop.seed)
-    prepared = prepare(policy_directory=base.policy, data=settings.data, loop=settings.loop)
+    prepared = prepare(policy_directory=base.policy, data=settings.data, verification=settings.verify, loop=settings.loop)
     started_run = start_tracking(
         settings=settings, execution=execution, prompts=prepared.prompts, evaluation_prompts=prepared.evaluation_prompts
     )
@@ -197,7 +197,7 @@ def grpo(
         model: Hugging Face id, local directory or object store URL; `brackets` is the quick start's small model.
         prompts: dataset id, .parquet or .jsonl file, or a generator such as reasoning_gym:chain_sum?size=1000.
         evaluation_prompts: held-out prompts, same forms.
-        verifier: exact, last_number, maths, reasoning_gym or code.
+        verifier: exact, last_number, maths, reasoning_gym, code, format, judge or your own (docs/verification.md).
         demonstrations: supervised warm start before GRPO; empty for none.
         engine: what generates.
         num_iterations: sample, verify, update cycles.

@@ -165,7 +165,7 @@ def iterative_dpo_loop(
 def prepare_sampling(settings: IterativeDpoSettings, has_demonstrations: bool, demonstrations_digest: str) -> PreparedSampling:
     """The policy, warm-started where there are demonstrations, and its prompts."""
     base = base_policy(model=settings.data.model, trust_remote_code=settings.data.trust_remote_code, seed=settings.loop.seed)
-    prepared = prepare(policy_directory=base.policy, data=settings.data, loop=settings.loop)
+    prepared = prepare(policy_directory=base.policy, data=settings.data, verification=settings.verify, loop=settings.loop)
     started = (
         conditional("warm_start")
         .if_(has_demonstrations.is_true())
@@ -253,7 +253,7 @@ def iterative_dpo(
         model: Hugging Face id, local directory or object store URL; `brackets` is the quick start's small model.
         prompts: dataset id, .parquet or .jsonl file, or a generator such as reasoning_gym:chain_sum?size=1000.
         evaluation_prompts: held-out prompts, same forms.
-        verifier: exact, last_number, maths, reasoning_gym or code.
+        verifier: exact, last_number, maths, reasoning_gym, code, format, judge or your own (docs/verification.md).
         demonstrations: supervised warm start before the first iteration; empty for none.
         engine: what generates.
         num_iterations: sample, verify, pair, update cycles.

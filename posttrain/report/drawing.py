@@ -27,6 +27,7 @@ COLOURS = {
     "timeout": "#01010c",
     "unparseable": "#01010d",
     "error": "#01010e",
+    "abstain": "#01010f",
 }
 SERIES = ("accent", "second", "third", "fourth", "fifth", "sixth")
 

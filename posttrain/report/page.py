@@ -14,6 +14,7 @@ from posttrain.report.inputs import ReportInputs
 from posttrain.report.preference_page import preference_section
 from posttrain.report.samples import Row, choose, safe_html
 from posttrain.report.timeline import describe_time, duration_text, timeline, wall_seconds
+from posttrain.table_checks import UNJUDGED
 
 _HEADLINES = (("sampled pass rate", SAMPLED), ("greedy pass rate", GREEDY), ("accuracy on held-out pairs", PAIR_ACCURACY))
 
@@ -106,7 +107,7 @@ def _from_to(values: Sequence[str]) -> str:
 
 def _num_judged(inputs: ReportInputs, iteration: int) -> int:
     outcomes = inputs.samples[iteration]["outcome"].to_pylist()
-    return len(outcomes) - outcomes.count("error")
+    return sum(outcome not in UNJUDGED for outcome in outcomes)
 
 
 def _learning(inputs: ReportInputs, required: bool) -> str:

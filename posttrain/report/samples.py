@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from posttrain.table_checks import UNJUDGED
+
 NUM_EACH = 3
 HEAD_CHARACTERS, TAIL_CHARACTERS = 2_000, 400
 _COLUMNS = ("prompt_id", "sample_index", "completion", "finish_reason", "outcome", "reward", "advantage", "detail")
@@ -37,7 +39,7 @@ def choose(samples: Mapping[int, pa.Table]) -> list[tuple[str, list[Row]]]:
         ("Worst", _take(sorted(worst, key=lambda row: (row["reward"], _lead(row), -row["num_tokens"], _key(row))), chosen)),
         ("Truncated", _take(_recent(samples, lambda row: row["finish_reason"] == "length"), chosen)),
         ("Timed out", _take(_recent(samples, lambda row: row["outcome"] == "timeout"), chosen)),
-        ("Not judged", _take(_recent(samples, lambda row: row["outcome"] == "error"), chosen)),
+        ("Not judged", _take(_recent(samples, lambda row: row["outcome"] in UNJUDGED), chosen)),
     ]
 
 

@@ -8,13 +8,13 @@ STYLE = """\
   color-scheme: light dark;
   --page: #ffffff; --surface: #f6f7f9; --line: #e2e5ea; --ink: #1a1d21; --muted: #5c6470; --grid: #e2e5ea;
   --accent: #2463d6; --second: #d2700a; --third: #17876d; --fourth: #8a4fd0; --fifth: #b83a6b; --sixth: #8b939e;
-  --pass: #2a9d6f; --fail: #c3c9d2; --timeout: #e3a008; --unparseable: #8a63d2; --error: #d23f3f;
+  --pass: #2a9d6f; --fail: #c3c9d2; --timeout: #e3a008; --unparseable: #8a63d2; --error: #d23f3f; --abstain: #4f9bc9;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #121417; --surface: #1b1e23; --line: #2e333b; --ink: #e6e8eb; --muted: #9ba4b0; --grid: #2e333b;
     --accent: #6ea3ff; --second: #f0a04b; --third: #4cc3a5; --fourth: #b890f0; --fifth: #e87aa5; --sixth: #79828e;
-    --pass: #35b583; --fail: #4a525e; --timeout: #e0ad2e; --unparseable: #a583ea; --error: #ea6262;
+    --pass: #35b583; --fail: #4a525e; --timeout: #e0ad2e; --unparseable: #a583ea; --error: #ea6262; --abstain: #6db6e2;
   }
 }
 body { margin: 0; background: var(--page); }
@@ -56,6 +56,7 @@ article p { margin: .5rem 0 0; }
 .outcome.timeout::before { background: var(--timeout); }
 .outcome.unparseable::before { background: var(--unparseable); }
 .outcome.error::before { background: var(--error); }
+.outcome.abstain::before { background: var(--abstain); }
 pre { margin: .55rem 0 0; font: .86rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   white-space: pre-wrap; overflow-wrap: anywhere; max-height: 22rem; overflow: auto; unicode-bidi: isolate; direction: ltr; }
 pre.prompt { color: var(--muted); border-left: 3px solid var(--line); padding-left: .75rem; }

@@ -14,16 +14,16 @@ def refuse(field: str, value: Any, why: str, remedy: str) -> ConfigError:
     return ConfigError(field, shown, why, remedy)
 
 
-def require_keys(answer: Any, keys: Sequence[str], remedy: str) -> dict[str, Any]:
-    """`answer` as a mapping with exactly `keys`."""
+def require_keys(answer: Any, keys: Sequence[str], remedy: str, optional: Sequence[str] = ()) -> dict[str, Any]:
+    """`answer` as a mapping with all of `keys`, perhaps some of `optional`, and no other."""
     if not isinstance(answer, dict):
         raise refuse("answer", answer, "it is not a mapping", remedy)
     for key in keys:
         if key not in answer:
             raise refuse("answer", sorted(answer), f"the key {key!r} is missing", remedy)
     for key in answer:
-        if key not in keys:
-            raise refuse("answer", key, f"no such key; known are {', '.join(keys)}", remedy)
+        if key not in (known := (*keys, *optional)):
+            raise refuse("answer", key, f"no such key; known are {', '.join(known)}", remedy)
     return answer
 
 

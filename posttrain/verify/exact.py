@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.config_verify import VerifySettings
@@ -18,6 +18,7 @@ class ExactVerifier:
     version = "1"
 
     def __init__(self, settings: VerifySettings) -> None:
+        self.limits: Mapping[str, Any] = {}
         self._judge = verdicts.guarded(self.check_answer, _judge)
 
     def check_answer(self, answer: Any) -> None:

@@ -9,7 +9,7 @@ percent signs are not looked at. Comparison is exact, in decimals: 2.50 equals 2
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -34,6 +34,7 @@ class LastNumberVerifier:
     version = "1"
 
     def __init__(self, settings: VerifySettings) -> None:
+        self.limits: Mapping[str, Any] = {}
         self._judge = verdicts.guarded(self.check_answer, _judge)
 
     def check_answer(self, answer: Any) -> None:

@@ -46,22 +46,22 @@ def _judge(job: dict[str, Any]) -> dict[str, Any]:
     stated = maths_text.stated_last(found)
     if maths_text.is_text(expected) or (job["boxed"] and maths_text.is_text(stated)):
         return _score(maths_text.equal_as_text(expected, stated), expected, stated)
-    if units.contradict(expected, found):
+    if units.contradict(expected, found, job["units_required"]):
         return _score(False, expected, found)
     if not job["boxed"]:
-        return _compare(expected, _parse(maths_text.without_false_values(found)), job["asks_percent"])
+        return _compare(expected, _parse(maths_text.without_false_values(found)), job)
     aligned = maths_text.align_equations(expected, stated)
     if aligned is None:
         return _score(False, expected, found)
     expected, found = units.without_units(*aligned)
-    return _compare(expected, _parse_answer(found), job["asks_percent"])
+    return _compare(expected, _parse_answer(found), job)
 
 
-def _compare(expected_text: str, found: Any, asks_percent: bool) -> dict[str, Any]:
+def _compare(expected_text: str, found: Any, job: dict[str, Any]) -> dict[str, Any]:
     if found is None:
         return {"unparseable": "no mathematical answer found"}
     expected = _parse_answer(expected_text)
-    return _score(_equal_with_percent(expected, found, asks_percent), expected, found)
+    return _score(_equal_with_percent(expected, found, job["percent"], job["asks_percent"]), expected, found)
 
 
 def _score(equal: bool, expected: Any, found: Any) -> dict[str, Any]:
@@ -96,13 +96,16 @@ def _equal(expected: Any, found: Any) -> bool:
     return bool(verify([expected], [found], timeout_seconds=None, raise_on_error=True))
 
 
-def _equal_with_percent(expected: Any, found: Any, asks_percent: bool) -> bool:
-    """Compares values, percentages as hundredths; in a question for percent a number without a sign is in percent."""
+def _equal_with_percent(expected: Any, found: Any, rule: str, asks_percent: bool) -> bool:
+    """Compares values, percentages by `rule`; in a question for percent a number without a sign is in percent."""
     expected_value, expected_is_percent = _split_percent(expected)
     found_value, found_is_percent = _split_percent(found)
+    alike = expected_is_percent == found_is_percent
+    if rule == "sign":
+        return alike and _equal(expected_value, found_value)
     if asks_percent and not expected_is_percent:
         return _equal(expected_value, found_value)
-    if asks_percent and not found_is_percent and _equal(expected_value, found_value):
+    if (asks_percent or rule == "bare") and not alike and _equal(expected_value, found_value):
         return True
     return _equal(_hundredths(expected_value, expected_is_percent), _hundredths(found_value, found_is_percent))
 

@@ -39,6 +39,12 @@ _NO_WORD = re.compile(r"and|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|ma
 _CHOICE = re.compile(r"[,;]|\b(?:or|and)\b")
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w{1,9}\}?)?'?(?:\([^()]{0,20}\))?")
+_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])|∨")
+_STATES = re.compile(r"\b(?:answers?|solutions?|roots?|zeros?|values?)(?: are| is)?\s{0,9}:?\s{0,9}", re.IGNORECASE)
+_ITEM = r"(?:[A-Za-z](?:_\{?\w{1,2}\}?)?\s?=\s?)?[-+]?(?:[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?|\\d?frac\{[0-9]+\}\{[0-9]+\})"
+_BETWEEN = r"(?:[,;]\s(?:(?:or|and)\s)?|\s(?:or|and)\s)"
+_LIST = re.compile(rf"(?<![\w.,\\]){_ITEM}(?:{_BETWEEN}{_ITEM}){{1,20}}$")
+_JOINED = re.compile(r"=|\b(?:or|and)\b")
 _ANSWER_IS = re.compile(r"\banswer(?: is)?\s{0,9}:?\s{0,9}", re.IGNORECASE)
 
 
@@ -58,7 +64,8 @@ def last_box(text: str) -> str | None:
 
 def normalise(text: str, boxed: bool = True) -> str:
     """Plain minus signs; mixed numbers as fractions; no groups of thousands; decimals instead of 1e3."""
-    text = _MIXED.sub(_as_fraction, text.translate({ord(sign): "-" for sign in MINUS_SIGNS}))
+    text = _OR.sub(r" \\text{ or } ", text.translate({ord(sign): "-" for sign in MINUS_SIGNS}))
+    text = _MIXED.sub(_as_fraction, text)
     thousands = _THOUSANDS_IN_BOX if boxed else _THOUSANDS_IN_PROSE
     text = thousands.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), text)
     return _EXPONENT.sub(lambda match: format(Decimal(match[0]), "f"), text)
@@ -95,6 +102,16 @@ def equal_as_text(expected: str, found: str) -> bool:
 def stated_last(prose: str) -> str:
     """What follows the last "answer is" in `prose`, or all of it."""
     return _ANSWER_IS.split(prose)[-1].strip()
+
+
+def stated_list(prose: str) -> str | None:
+    """The values with which `prose` ends, such as `x = 2 or x = 3`, where it ends with more than one."""
+    last_line = prose.rstrip(" \t\r\n.$").rpartition("\n")[2]
+    stated = _STATES.split(last_line[-300:].replace("$", ""))[-1].strip()
+    match = _LIST.search(stated)
+    if match is None or (match.start() and not _JOINED.search(match[0])):  # May 5, 2020 is no list
+        return None
+    return match[0]
 
 
 def align_equations(expected: str, found: str) -> tuple[str, str] | None:

@@ -6,35 +6,48 @@ What it reports is only as honest as the program it runs; the judging side compa
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import gc
 import importlib
+import os
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
+from posttrain.verify.plain_values import MAX_DEPTH, without_numpy
+from posttrain.verify.program_calls import serve_calls
+
 Report = Callable[[Any], None]
 _PRELOADED = (
-    "abc", "array", "bisect", "calendar", "cmath", "collections", "collections.abc", "copy", "csv", "dataclasses", "datetime",
-    "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json", "math", "numbers",
-    "operator", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "time", "traceback", "typing",
-    "unicodedata",
+    "abc", "bisect", "collections", "collections.abc", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
+    "functools", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "random", "re", "string",
+    "struct", "textwrap", "time", "traceback", "typing",
 )  # fmt: skip
 _CANNOT_COMPILE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
-_MAX_DEPTH = 200
 
 
 def preload() -> None:
-    """Imports once, before any fork, what programs commonly use."""
-    for name in _PRELOADED:
-        importlib.import_module(name)
+    """Imports once, before any fork, what programs commonly use.
+
+    `random` would seed itself anew after every fork, which costs a tenth of an execution; without that a program that draws
+    random numbers draws the same in every run, and its verdict does not change from run to run.
+    """
+    register, os.register_at_fork = os.register_at_fork, lambda **functions: None
+    try:
+        for name in _PRELOADED:
+            importlib.import_module(name)
+    finally:
+        os.register_at_fork = register
+    sys.modules["random"].seed(0)
 
 
 def run(job: dict[str, Any], report: Report) -> int:
     """Runs `job["source"]` in its mode and returns the exit status of the process."""
     sys.set_int_max_str_digits(0)
+    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
+    builtins.exit = builtins.quit = sys.exit  # as an interpreter started in the usual way has them
     try:
         code = compile(job["source"], "<completion>", "eval" if job["mode"] == "expression" else "exec", dont_inherit=True)
     except _CANNOT_COMPILE as error:
@@ -45,20 +58,45 @@ def run(job: dict[str, Any], report: Report) -> int:
     return _MODES[job["mode"]](job, code, module.__dict__, report)
 
 
+def _depth() -> int:
+    """Calls that stand between the start of the interpreter and the program; in a run of its own there would be none."""
+    frame, depth = sys._getframe(), 4  # run, its mode, and up to two calls more  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
 def _run_expression(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
     return _report_each(job["inputs"], lambda value: eval(code, names | {job["variable"]: value}), report)
 
 
 def _run_function(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
+    if not _define(job, code, names, report):
+        return 1
+    return _report_each(job["inputs"], lambda arguments: names[job["name"]](*arguments), report)
+
+
+def _run_assertions(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> int:
+    """Answers the calls of tests that run in another process."""
+    with contextlib.suppress(BaseException):  # a fault of the setup shows where the tests run
+        exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), names)
+    names.pop(job["name"], None)
+    if not _define(job, code, names, report):
+        return 1
+    serve_calls(lambda *arguments, **keywords: names[job["name"]](*arguments, **keywords))
+    return 0
+
+
+def _define(job: dict[str, Any], code: types.CodeType, names: dict[str, Any], report: Report) -> bool:
     try:
         exec(code, names)
     except BaseException as error:
-        report({"error": _describe(error)})
-        return 1
+        report({"undefined": _describe(error)})
+        return False
     if not callable(names.get(job["name"])):
         report({"unparseable": f"it defines no function {job['name']!r}"})
-        return 1
-    return _report_each(job["inputs"], lambda arguments: names[job["name"]](*arguments), report)
+        return False
+    return True
 
 
 def _report_each(inputs: list[Any], compute: Callable[[Any], Any], report: Report) -> int:
@@ -86,7 +124,8 @@ def _run_program(job: dict[str, Any], code: types.CodeType, names: dict[str, Any
 
 def _end_interpreter(names: dict[str, Any]) -> None:
     """What the interpreter does at its end: waits for threads, runs exit functions, drops objects, writes what is buffered."""
-    threading._shutdown()  # type: ignore[attr-defined]  # no public name exists
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()  # no public name exists
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     _flush(sys.stdout)
     names.clear()
@@ -111,9 +150,10 @@ def _exit_status(code: types.CodeType, names: dict[str, Any]) -> int:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """`value` if strict JSON can say it exactly: no subclass, no NaN, no set; a tuple counts as a list."""
+    """`value` if strict JSON can say it exactly: no subclass, no NaN, no set; a tuple counts as a list, numpy as plain values."""
+    value = without_numpy(value)
     kind = type(value)
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ValueError("the value is nested too deeply")
     if value is None or kind in (bool, int, str):
         return value
@@ -124,10 +164,14 @@ def _plain(value: Any, depth: int) -> Any:
     if kind in (list, tuple):
         return [_plain(item, depth + 1) for item in value]
     if kind is dict:
-        if any(type(key) is not str for key in value):
-            raise TypeError("a dictionary with keys that are no text")
-        return {key: _plain(item, depth + 1) for key, item in value.items()}
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
     raise TypeError(f"a value of type {kind.__name__} cannot be compared")
+
+
+def _key(key: Any) -> str:
+    if type(key) is not str:
+        raise TypeError("a dictionary with keys that are no text")
+    return key
 
 
 def _describe(error: BaseException) -> str:
@@ -137,4 +181,4 @@ def _describe(error: BaseException) -> str:
         return "an exception that cannot be shown"
 
 
-_MODES = {"expression": _run_expression, "function": _run_function, "program": _run_program}
+_MODES = {"expression": _run_expression, "function": _run_function, "assertions": _run_assertions, "program": _run_program}

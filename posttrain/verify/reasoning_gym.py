@@ -2,11 +2,13 @@
 
 The answer is {"dataset": name, "entry": the generated item}. Scored is the content of the last <answer>…</answer> of the
 completion, or without one the whole completion. The reward is the score; from 0.99 on the outcome is `pass`.
+
+Some scorers of reasoning-gym pay for junk, hang, or evaluate the text that they score, which could then set its own score.
+`reasoning_gym_corrected` replaces some of them; REFUSED names the generators whose answers are not judged, and why.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +16,14 @@ from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest
-from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
+from posttrain.verify.limits import sandbox_limits
+from posttrain.verify.sandbox.pool import Sandbox
 from posttrain.verify.scorers import judge_report, scorer_sandbox
 
 _EVALUATES = "its scorer evaluates the completion's text as code, so the completion could set its own score"
 REFUSED = {
     **dict.fromkeys(
-        (
-            "countdown", "puzzle24", "polynomial_multiplication", "simple_integration", "intermediate_integration",
-            "string_insertion", "spiral_matrix", "binary_matrix", "n_queens",
-        ),
-        _EVALUATES,
+        ("polynomial_multiplication", "simple_integration", "intermediate_integration"), _EVALUATES
     ),
     **dict.fromkeys(
         ("boxnet", "propositional_logic", "rubiks_cube", "rush_hour"),
@@ -45,11 +44,11 @@ class ReasoningGymVerifier:
     """See the module."""
 
     name = "reasoning_gym"
-    version = "1"
+    version = "2"
 
     def __init__(self, settings: VerifySettings) -> None:
         self._settings = settings
-        self._limits = SandboxLimits(memory_mib=settings.memory_mib, cpu_s=math.ceil(settings.timeout_s) + 1)
+        self.limits = sandbox_limits(settings)
         self._known: frozenset[str] = frozenset()
 
     def check_answer(self, answer: Any) -> None:
@@ -68,7 +67,7 @@ class ReasoningGymVerifier:
         Raises:
             VerificationError: the sandbox cannot isolate programs on this machine.
         """
-        with scorer_sandbox("posttrain.verify.reasoning_gym_check", self._limits, self._settings, len(requests)) as sandbox:
+        with scorer_sandbox("posttrain.verify.reasoning_gym_check", self._settings) as sandbox:
             judge = verdicts.guarded(self.check_answer, lambda request: self._judge(sandbox, request))
             return verdicts.collect(sandbox.map(judge, requests), requests, self.name)
 

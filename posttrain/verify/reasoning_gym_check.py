@@ -1,4 +1,4 @@
-"""Entry module of the sandbox for reasoning-gym: calls the generator's own scorer."""
+"""Entry module of the sandbox for reasoning-gym: calls the generator's own scorer, or the one that corrects it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from posttrain.verify.base import PASS_SCORE
+from posttrain.verify.reasoning_gym_corrected import scorer
 
 Report = Callable[[Any], None]
 
@@ -24,15 +25,15 @@ def run(job: dict[str, Any], report: Report) -> int:
 
     entry = job["entry"]
     try:
-        dataset = reasoning_gym.create_dataset(job["dataset"], size=1, seed=0)
-        if not _accepts(dataset, entry["answer"], entry):
+        score_answer = scorer(job["dataset"], reasoning_gym.create_dataset(job["dataset"], size=1, seed=0))
+        if _bounded(score_answer(entry["answer"], entry)) < PASS_SCORE:
             raise ValueError(f"the scorer refuses the item's own answer {entry['answer']!r}")
     except Exception as error:
         report({"fault": f"{type(error).__name__}: {error}"[:500]})
         return 1
     report({"ready": True})
     try:
-        score = _score(dataset, job["text"], entry)
+        score = _bounded(score_answer(job["text"], entry))
     except BaseException as error:  # some scorers raise on junk
         report({"unparseable": f"the scorer raised {type(error).__name__}"})
         return 0
@@ -40,12 +41,7 @@ def run(job: dict[str, Any], report: Report) -> int:
     return 0
 
 
-def _accepts(dataset: Any, answer: Any, entry: dict[str, Any]) -> bool:
-    """Whether the scorer of `dataset` counts `answer` as solving `entry`."""
-    return _score(dataset, answer, entry) >= PASS_SCORE
-
-
-def _score(dataset: Any, answer: Any, entry: dict[str, Any]) -> float:
+def _bounded(score: Any) -> float:
     """From 0 to 1; what is no number counts as 0."""
-    score = float(dataset.score_answer(answer=answer, entry=entry))
+    score = float(score)
     return 0.0 if math.isnan(score) else min(1.0, max(0.0, score))

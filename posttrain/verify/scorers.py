@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import replace
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.config_verify import VerifySettings
@@ -13,11 +17,43 @@ from posttrain.verify.compare import NotJson, read_json
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits, SandboxResult
 
 
-def scorer_sandbox(entry: str, limits: SandboxLimits, settings: VerifySettings, num_requests: int) -> Sandbox:
-    """A sandbox whose entry module may import the installed packages."""
+@dataclass
+class _Shared:
+    sandbox: Sandbox
+    num_users: int = 0
+
+
+_shared: dict[Hashable, _Shared] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def scorer_sandbox(entry: str, settings: VerifySettings) -> Iterator[Sandbox]:
+    """A sandbox whose entry module may import the installed packages.
+
+    Callers at the same time share one, and the last to leave ends it: a server takes seconds to import such a library.
+    """
+    key = (entry, settings.memory_mib, settings.timeout_s, settings.sandbox)
+    with _lock:
+        shared = _shared.get(key) or _Shared(_open_sandbox(entry, settings))
+        _shared[key] = shared
+        shared.num_users += 1
+    try:
+        yield shared.sandbox
+    finally:
+        with _lock:
+            shared.num_users -= 1
+            unused = shared.num_users == 0
+            if unused:
+                del _shared[key]
+        if unused:
+            shared.sandbox.__exit__(None, None, None)
+
+
+def _open_sandbox(entry: str, settings: VerifySettings) -> Sandbox:
+    limits = SandboxLimits(memory_mib=settings.memory_mib, cpu_s=math.ceil(settings.timeout_s) + 1)
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    workers = min(num_requests, Sandbox.default_workers())
-    return Sandbox(entry, limits, policy=settings.sandbox, packages=packages, num_workers=workers)
+    return Sandbox(entry, limits, policy=settings.sandbox, packages=packages).__enter__()
 
 
 def judge_report(result: SandboxResult, timeout_s: float) -> Verdict:

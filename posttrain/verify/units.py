@@ -23,10 +23,10 @@ def unit(answer: str) -> tuple[str, str] | None:
     return None if match is None else _known(match)
 
 
-def contradict(expected: str, found: str) -> bool:
-    """Whether both answers have a known unit, and not the same one."""
+def contradict(expected: str, found: str, required: bool = False) -> bool:
+    """Whether both answers have a known unit, and not the same one; with `required`, also whether only one has any."""
     units = unit(expected), unit(found)
-    return None not in units and units[0] != units[1]
+    return units[0] != units[1] and (required or None not in units)
 
 
 def without_units(expected: str, found: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The five verdicts, and the frame in which a verifier judges one completion after another."""
+"""The six verdicts, and the frame in which a verifier judges one completion after another."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def unparseable(detail: str) -> Verdict:
 def errored(detail: str) -> Verdict:
     """The verifier failed, not the completion: there is no reward."""
     return Verdict("error", None, clean(detail), 0.0)
+
+
+def abstained(detail: str) -> Verdict:
+    """The completion is not this verifier's business: there is no reward, and nothing went wrong."""
+    return Verdict("abstain", None, clean(detail), 0.0)
 
 
 def clean(detail: str) -> str:

@@ -43,6 +43,8 @@ def verdict_row(prompt_id: str, sample_index: int, reward: float | None) -> dict
         "seconds": 0.0,
         "verifier": "none",
         "verifier_version": "1",
+        "parts": [],
+        "limits": "{}",
     }
 
 

@@ -52,7 +52,7 @@ def test_each_reason_to_leave_a_row_out_is_named() -> None:
         ]
     )
     reasons = left_out_reasons(scored, LearnerSettings(mask_truncated=True))
-    assert reasons == [None, "abstained", "unknown_logprobs", "truncated", "empty", None, "zero_variance", "zero_variance"]
+    assert reasons == [None, "unjudged", "unknown_logprobs", "truncated", "empty", None, "zero_variance", "zero_variance"]
     assert left_out_reasons(scored, LearnerSettings())[3] is None
     assert [[row.key for row in group] for group in trained_groups(scored, LearnerSettings())] == [[("a", 0), ("a", 3), ("a", 5)]]
 

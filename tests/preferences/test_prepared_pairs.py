@@ -51,7 +51,8 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pr
     directory = FlyteDirectory(str(build_tiny_policy(tmp_path / "policy")))
 
     def run(pairs: Path, **changes: Any) -> PreparedPairs:
-        return prepare_preferences(policy_directory=directory, data=settings(pairs, **changes).data, num_shards=1, seed=0)
+        given = settings(pairs, **changes)
+        return prepare_preferences(policy_directory=directory, data=given.data, verification=given.verify, num_shards=1, seed=0)
 
     return run
 

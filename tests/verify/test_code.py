@@ -66,6 +66,8 @@ def test_printed_text_as_programs_are_judged_elsewhere() -> None:
         ("print(10 ** 4999)", program(("", "1" + "0" * 4999))),
         ("print('1  ', end='\\r\\n'); print('2', end='')", program(("", "1\n2\n"))),
         ("import sys\nprint(3)\nsys.exit(0)", program(("", "3"))),
+        ("print(3)\nexit()", program(("", "3"))),
+        ("print(3)\nquit(0)", program(("", "3"))),
         ("import atexit\natexit.register(print, 2)\nprint(1)", program(("", "1 2"))),
         ("import threading\nthreading.Timer(0.05, print, [2]).start()\nprint(1)", program(("", "1 2"))),
         ("if __name__ == '__main__':\n    print('main')", program(("", "main"))),
@@ -81,6 +83,7 @@ def test_printed_text_that_is_wrong() -> None:
         ("print('2.0')", program(("", "2"))),
         ("print(0.3333)", program(("", "0.333333"))),
         ("print('nan')", program(("", "0.5"))),
+        ("import sys\nsys.stdout.buffer.write(b'\\xff')", program(("", "\ufffd"))),
         ("print(1); import sys; sys.exit(1)", program(("", "1"))),
         ("print(1); raise ValueError", program(("", "1"))),
         ("n = int(input())\nprint(2)", program(("1", "2"), ("5", "10"))),
@@ -152,6 +155,14 @@ def test_the_block_that_defines_the_wanted_function_is_the_code() -> None:
 )  # fmt: skip
 def test_one_fence_or_pair_of_backticks_around_an_expression_is_ignored(completion: str, expression: str) -> None:
     assert extract_expression(completion) == expression
+
+
+def test_recursion_may_be_as_deep_as_in_an_interpreter_of_its_own() -> None:
+    deep = "def solve(n): return n and 1 + solve(n - 1)"
+    asserted = {"mode": "assertions", "name": "solve", "tests": ["assert solve(995) == 995"]}
+    pairs = [(deep, function(([995], 995))), (f"{deep}\nprint(solve(int(input())))", program(("995", "995"))), (deep, asserted)]
+    assert outcomes("code", pairs) == ["pass"] * 3
+    assert outcomes("code", [(deep, function(([1100], 1100)))]) == ["fail"]
 
 
 def test_nothing_of_our_modules_reaches_the_code() -> None:

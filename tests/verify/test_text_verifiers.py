@@ -32,6 +32,8 @@ ANSWERS = {
     "maths": "42",
     "reasoning_gym": {"dataset": "leg_counting", "entry": {"question": "How many legs?", "answer": "42", "metadata": {}}},
     "code": {"mode": "function", "name": "solve", "inputs": [[1]], "outputs": [42]},
+    "format": {"pattern": "42"},
+    "weighted": {"parts": [{"verifier": "exact", "weight": 1.0, "answer": "42"}]},
 }
 
 
@@ -66,7 +68,7 @@ def test_last_number_compares_exactly_and_without_a_number_is_unparseable() -> N
     assert outcomes("last_number", pairs) == ["pass", "pass", "fail", "pass", "pass", "unparseable", "pass"]
 
 
-@pytest.mark.parametrize("verifier", sorted(VERIFIERS))
+@pytest.mark.parametrize("verifier", sorted(ANSWERS))
 def test_every_verifier_gives_odd_completions_a_verdict_without_reward(verifier: str) -> None:
     verdicts = judge(verifier, [(completion, ANSWERS[verifier]) for completion in ODD])
     assert [verdict.reward for verdict in verdicts] == [0.0] * len(ODD)
@@ -79,7 +81,7 @@ def test_every_verifier_gives_odd_completions_a_verdict_without_reward(verifier:
         assert verdict.seconds >= 0
 
 
-@pytest.mark.parametrize("verifier", sorted(VERIFIERS))
+@pytest.mark.parametrize("verifier", sorted(ANSWERS))
 def test_every_verifier_passes_the_right_completion_and_accepts_its_answer_from_json(verifier: str) -> None:
     right = {"code": "def solve(x):\n    return x + 41"}.get(verifier, "42")
     answer = json.loads(json.dumps(ANSWERS[verifier]))
@@ -115,6 +117,10 @@ def test_an_answer_of_the_wrong_shape_is_refused_and_never_scored(verifier: str,
     assert caught.value.remedy
     (verdict,) = judge(verifier, [("42", answer)])
     assert (verdict.outcome, verdict.reward) == ("error", None)
+
+
+def test_every_verifier_is_tried_here_that_needs_the_text_alone() -> None:
+    assert VERIFIERS.keys() - ANSWERS.keys() == {"length", "judge"}
 
 
 def test_an_unknown_verifier_names_the_nearest() -> None:

@@ -16,10 +16,11 @@ from posttrain.verify.sandbox.seccomp import Filters
 
 @dataclass(frozen=True)
 class Confined:
-    """The filters in force, and whether the server sees no processes but its own children."""
+    """The filters in force, whether the server sees no processes but its own children, and whether these have a scratch."""
 
     filters: Filters
     own_processes: bool
+    has_scratch: bool
 
 
 def confine(config: Mapping[str, Any], control: socket.socket) -> Confined:
@@ -39,13 +40,14 @@ def confine(config: Mapping[str, Any], control: socket.socket) -> Confined:
     if level == "landlock":
         landlock.restrict(filesystem.visible_paths(config["packages"]), config["import_paths"], filesystem.DEVICES)
     rights.check_readable(config["packages"])
-    os.chdir(filesystem.SCRATCH if own_processes else os.path.dirname(os.__file__))
+    has_scratch = own_processes and os.path.isdir(filesystem.SCRATCH)
+    os.chdir(filesystem.SCRATCH if has_scratch else os.path.dirname(os.__file__))
     rights.limit_resources(config["limits"], idle_bytes, own_processes)
     rights.drop_capabilities()
     rights.die_with_parent()
-    filters = Filters(read_only=not own_processes)
+    filters = Filters(read_only=not has_scratch)
     filters.install_for_server()
-    return Confined(filters, own_processes)
+    return Confined(filters, own_processes, has_scratch)
 
 
 def _continue_in_child(control: socket.socket) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -118,8 +119,15 @@ def _bubblewrap(python: str, config: Mapping[str, Any]) -> list[str]:
         command += ["--symlink", os.readlink(top), str(top)]
     for device in filesystem.DEVICES:
         command += ["--dev-bind", device, device]
-    scratch_bytes = config["limits"]["scratch_mib"] << 20
-    return [*command, "--proc", "/proc", "--size", str(scratch_bytes), "--tmpfs", filesystem.SCRATCH, "--remount-ro", "/"]
+    if _can_limit_sizes():
+        command += ["--size", str(config["limits"]["scratch_mib"] << 20), "--tmpfs", filesystem.SCRATCH]
+    return [*command, "--proc", "/proc", "--remount-ro", "/"]
+
+
+def _can_limit_sizes() -> bool:
+    """With the set-user-id bit bubblewrap limits no size: programs then get no scratch rather than one without end."""
+    found = shutil.which("bwrap")
+    return found is not None and (os.geteuid() == 0 or not os.stat(found).st_mode & stat.S_ISUID)
 
 
 def _interpreter_paths(python: str) -> list[str]:

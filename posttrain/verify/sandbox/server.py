@@ -75,7 +75,7 @@ class Server:
                 os.waitpid(-1, 0)
         except (ProcessLookupError, ChildProcessError, PermissionError):  # the usual case: nothing is left
             pass
-        return filesystem.empty_scratch()
+        return not self._confined.has_scratch or filesystem.empty_scratch()
 
     def _become_program(self) -> NoReturn:
         try:
