@@ -36,7 +36,7 @@ class Equality:
 
     def inside(self) -> Equality:
         """What holds for the items of a list."""
-        return self if self.order is Order.nested else replace(self, order=Order.kept)
+        return replace(self, order=Order.kept) if self.order is Order.outermost else self
 
 
 PLAIN = Equality()
@@ -53,13 +53,16 @@ def read_json(text: bytes) -> Any:
         NotJson: whatever is wrong with it.
     """
     try:
-        return json.loads(text.decode(), parse_constant=_refuse)
+        return _DECODER.decode(text.decode())
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotJson(f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def equal_values(expected: Any, found: Any, equality: Equality = PLAIN) -> bool:

@@ -54,7 +54,11 @@ class MathsVerifier:
 
     def __init__(self, settings: VerifySettings) -> None:
         self._settings = settings
-        self.limits = {**sandbox_limits(settings), "percent": settings.percent.value}
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What bounded the verdicts; read after `verify`."""
+        return {**sandbox_limits(self._settings), "percent": self._settings.percent.value}
 
     def check_answer(self, answer: Any) -> None:
         """Raises ConfigError for anything but a number, a text that is not blank, or a mapping of `value` and rules."""

@@ -25,6 +25,15 @@ _PRELOADED = (
     "functools", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "random", "re", "string",
     "struct", "textwrap", "time", "traceback", "typing",
 )  # fmt: skip
+# Run before any fork: what the interpreter then remembers (methods it looked up, bytecode made special) no child writes anew,
+# and every page of memory that a child writes is copied.
+_WARM_UP = {
+    "mode": "function",
+    "name": "solve",
+    "inputs": [[3], [17]],
+    "source": "import math\ndef solve(x):\n    total = 0\n    for digit in str(x):\n        total += int(digit)\n    return [total]",
+}
+_NUM_WARM_UPS = 20
 _CANNOT_COMPILE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
 
 
@@ -41,6 +50,11 @@ def preload() -> None:
     finally:
         os.register_at_fork = register
     sys.modules["random"].seed(0)
+    depth = sys.getrecursionlimit()
+    for _ in range(_NUM_WARM_UPS):
+        run(_WARM_UP, lambda value: None)
+        sys.setrecursionlimit(depth)
+    del sys.modules["completion"]
 
 
 def run(job: dict[str, Any], report: Report) -> int:

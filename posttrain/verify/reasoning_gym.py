@@ -9,7 +9,7 @@ Some scorers of reasoning-gym pay for junk, hang, or evaluate the text that they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.config_verify import VerifySettings
@@ -48,8 +48,12 @@ class ReasoningGymVerifier:
 
     def __init__(self, settings: VerifySettings) -> None:
         self._settings = settings
-        self.limits = sandbox_limits(settings)
         self._known: frozenset[str] = frozenset()
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What bounded the verdicts; read after `verify`."""
+        return sandbox_limits(self._settings)
 
     def check_answer(self, answer: Any) -> None:
         """Raises ConfigError for a wrong shape, an unknown generator, or one whose scorer cannot be trusted."""

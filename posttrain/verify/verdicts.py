@@ -47,6 +47,8 @@ def clean(detail: str) -> str:
     """Text that any table, log or page can hold: no control characters, no lone surrogates, cut to size."""
     if len(detail) > MAX_DETAIL_CHARACTERS:
         detail = detail[: MAX_DETAIL_CHARACTERS - 1] + "…"
+    if detail.isprintable():
+        return detail
     text = detail.encode("utf-8", "replace").decode()
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 

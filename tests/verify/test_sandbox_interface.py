@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.config_verify import VerifySettings
+from posttrain.verify.base import VerificationRequest
+from posttrain.verify.registry import create_verifier
+from posttrain.verify.sandbox.launch import LEVELS
 from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
 from tests.verify import hostile
 from tests.verify.test_sandbox import ENTRY, ROOT, job, values
 
+EXPRESSION = {"mode": "expression", "variable": "x", "inputs": [1], "outputs": [2]}
 LIMITS = SandboxLimits(memory_mib=hostile.SETTINGS.memory_mib)
 
 
@@ -147,3 +152,11 @@ def test_random_numbers_are_the_same_in_every_run() -> None:
             for _ in range(2):
                 found.add(sandbox.execute(job("import random; return [random.random(), random.randrange(100)]"), "", 5.0).reports)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(("name", "completion", "answer"), [("code", "x + 1", EXPRESSION), ("maths", "\\boxed{2}", 2)])
+def test_verifiers_state_the_level_that_they_ran_at(name: str, completion: str, answer: object) -> None:
+    verifier = create_verifier(name, VerifySettings(timeout_s=20.0))
+    (verdict,) = verifier.verify([VerificationRequest("p", 0, "", completion, answer, "stop")])
+    assert verdict.outcome == "pass"
+    assert verifier.limits["sandbox"] in LEVELS

@@ -71,6 +71,7 @@ class Connection:
             return "bwrap is not installed"
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._control.settimeout(START_TIMEOUT_S)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the connection
         try:
             self._process = spawn(self._python, {**self._config, "level": level}, theirs, self._errors)
@@ -86,13 +87,14 @@ class Connection:
         self._cgroup = Cgroup(self._places, self._config["limits"])
         try:
             self._cgroup.hold(self._process.pid)
-            message = json.loads(self._receive(time.monotonic() + START_TIMEOUT_S)[0])
+            message = json.loads(self._receive()[0])
         except (SandboxFault, OSError) as error:
             why = str(error) if isinstance(error, SandboxFault) else f"its cgroup: {error}"
             self.close()
             if level == "bubblewrap" and isinstance(error, SandboxFault):
                 return why
             raise SandboxFault(why) from error
+        self._control.settimeout(GRACE_S)
         if "refused" in message:
             self.close()
         return message.get("refused")
@@ -121,7 +123,7 @@ class Connection:
 
     def _await_child(self) -> int:
         """A handle on the process that will run the next job, as the kernel names it."""
-        message, ancillary = self._receive(time.monotonic() + GRACE_S)
+        message, ancillary = self._receive()
         if message != READY:
             raise SandboxFault(f"a program could not be isolated: {message.decode(errors='replace')}")
         process, _, _ = _CREDENTIALS.unpack(ancillary[0][2])
@@ -163,19 +165,18 @@ class Connection:
         return "timeout"
 
     def _status(self) -> int:
-        message, _ = self._receive(time.monotonic() + GRACE_S)
+        message, _ = self._receive()
         found = _STATUS.fullmatch(message)
         if found is None:
             raise SandboxFault(f"a program could not be isolated: {message.decode(errors='replace')}")
         self.is_used_up = found[2] == b"0"
         return int(found[1])
 
-    def _receive(self, deadline: float) -> tuple[bytes, list[tuple[int, int, bytes]]]:
-        readable, _, _ = select.select([self._control], [], [], max(0.0, deadline - time.monotonic()))
-        if not readable:
-            raise SandboxFault(self._why("the sandbox's server does not answer"))
+    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
         try:
             message, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except TimeoutError as error:
+            raise SandboxFault(self._why("the sandbox's server does not answer")) from error
         except OSError as error:
             raise SandboxFault(self._why("the sandbox's server has gone")) from error
         if not message:

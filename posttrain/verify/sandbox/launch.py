@@ -63,6 +63,11 @@ def start_strongest(levels: Sequence[str], start: Callable[[str], str | None]) -
     )
 
 
+def level_in_use(policy: str) -> str:
+    """The level that servers of this process run at under `policy`; nothing before the first has started."""
+    return next((level for level in ACCEPTED[policy] if level in _said), "")
+
+
 def _say(level: str) -> None:
     if level in _said:
         return
@@ -81,7 +86,8 @@ def spawn(python: str, config: Mapping[str, Any], control: socket.socket, errors
         OSError: the interpreter, or bubblewrap, is missing.
     """
     arguments = json.dumps({**config, "control": control.fileno()})
-    command = [python, "-s", "-S", "-P", "-B", "-X", "utf8", "-m", "posttrain.verify.sandbox.server", arguments]
+    bytecode = ["-B"] if sys.dont_write_bytecode else []
+    command = [python, "-s", "-S", "-P", *bytecode, "-X", "utf8", "-m", "posttrain.verify.sandbox.server", arguments]
     environment = {
         "PYTHONPATH": str(LIBRARY),
         "PYTHONHASHSEED": "0",  # the order of a set must not change a verdict from run to run
