@@ -42,7 +42,7 @@ format:  ## put imports and layout right
 	@.venv/bin/ruff check --quiet --select I --fix .
 	@.venv/bin/ruff format .
 
-bench: environment  ## speed beside named peers, as ratios (about ten minutes); ARGS="--only NAME" for one
+bench: environment  ## speed beside named peers, as ratios (about a quarter of an hour); ARGS="--only NAME" for one
 	@$(run) -m bench $(ARGS)
 
 mlflow: environment  ## open the recorded runs in a browser

@@ -31,7 +31,7 @@ _WARM_UP = {
     "mode": "function",
     "name": "solve",
     "inputs": [[3], [17]],
-    "source": "import math\ndef solve(x):\n    total = 0\n    for digit in str(x):\n        total += int(digit)\n    return [total]",
+    "source": "import math\ndef solve(x):\n    n = 0\n    for digit in str(x):\n        n += int(digit)\n    return [n]\n",
 }
 _NUM_WARM_UPS = 20
 _CANNOT_COMPILE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,7 +113,8 @@ class Connection:
                 streams = dict(zip(ours, (stdout, reports), strict=True))
                 ended = self._collect(streams, job, max_bytes)
                 if ended != "exited":
-                    signal.pidfd_send_signal(child, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it ended by itself just now
+                        signal.pidfd_send_signal(child, signal.SIGKILL)
                 status = self._status()
                 if not _drain(streams, max_bytes) and ended == "exited":
                     ended = "output_limit"
