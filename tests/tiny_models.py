@@ -38,7 +38,9 @@ def build_tiny_tokenizer(chat_template: str | None = None, add_bos: bool = False
     return fast
 
 
-def build_tiny_model(seed: int = 0, tied: bool = True, hidden_size: int = 64, num_layers: int = 2) -> Any:
+def build_tiny_model(
+    seed: int = 0, tied: bool = True, hidden_size: int = 64, num_layers: int = 2, intermediate_size: int = 0
+) -> Any:
     """A Qwen3 of about 0.1 M parameters with random weights that are large enough for peaked, seed-dependent logprobs."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -46,7 +48,7 @@ def build_tiny_model(seed: int = 0, tied: bool = True, hidden_size: int = 64, nu
     config = Qwen3Config(
         vocab_size=len(SPECIAL_TOKENS) + len(CHARACTERS),
         hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
+        intermediate_size=intermediate_size or 2 * hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=2,
         num_key_value_heads=1,
@@ -81,11 +83,13 @@ def build_tiny_model_with_code(directory: Path) -> Path:
     return directory
 
 
-def build_tiny_policy(directory: Path, seed: int = 0, tied: bool = True, hidden_size: int = 64, version: int = 0) -> Path:
+def build_tiny_policy(
+    directory: Path, seed: int = 0, tied: bool = True, hidden_size: int = 64, version: int = 0, intermediate_size: int = 0
+) -> Path:
     """Writes a policy directory of a tiny random model and returns its path."""
     from posttrain.policy import write_policy
 
-    model = build_tiny_model(seed, tied, hidden_size)
+    model = build_tiny_model(seed, tied, hidden_size, intermediate_size=intermediate_size)
     tokenizer = build_tiny_tokenizer(CHAT_TEMPLATE)
     write_policy(model, tokenizer, directory, version=version, parent=None, algorithm="random", iteration=version)
     return directory

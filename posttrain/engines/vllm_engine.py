@@ -133,8 +133,9 @@ class VllmEngine:
 
     def _reload(self, directory: Path) -> None:
         try:
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
-            self._llm.collective_rpc("rebuild_packed_heads")
+            with engine_threads():  # weights packed for another number of threads are garbage to kernels made before
+                self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
+                self._llm.collective_rpc("rebuild_packed_heads")
         except Exception as error:
             self.close()  # half of the old weights, half of the new
             raise InfrastructureError(f"vllm could not take the weights of {directory} ({error!r}).") from error
