@@ -16,7 +16,7 @@ from posttrain.config_verify import VerifySettings
 from posttrain.verify.base import VerificationRequest
 from posttrain.verify.registry import create_verifier
 from posttrain.verify.sandbox.launch import LEVELS
-from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits
+from posttrain.verify.sandbox.pool import Sandbox, SandboxFault, SandboxLimits
 from tests.verify import hostile
 from tests.verify.test_sandbox import ENTRY, ROOT, job, values
 
@@ -119,7 +119,7 @@ def test_a_tree_that_cannot_be_removed_costs_a_server_and_no_verdict() -> None:
 def test_a_running_program_ends_with_the_process_that_started_it(body: str) -> None:
     """Killed in the middle of an execution, the judging process can end nothing itself."""
     script = (
-        "from posttrain.verify.sandbox.pool import Sandbox, SandboxLimits\n"
+        "from posttrain.verify.sandbox.pool import Sandbox, SandboxFault, SandboxLimits\n"
         f"with Sandbox({ENTRY!r}, SandboxLimits(memory_mib={LIMITS.memory_mib}, cpu_s=900), num_workers=1) as sandbox:\n"
         f"    sandbox.execute({job('return x')!r}, '', 5.0)\n    print('started', flush=True)\n    sandbox.execute({job(body)!r}, '', 900.0)\n"
     )
@@ -160,3 +160,54 @@ def test_verifiers_state_the_level_that_they_ran_at(name: str, completion: str, 
     (verdict,) = verifier.verify([VerificationRequest("p", 0, "", completion, answer, "stop")])
     assert verdict.outcome == "pass"
     assert verifier.limits["sandbox"] in LEVELS
+
+
+def test_every_server_has_a_core_of_its_own() -> None:
+    view = job("import os; return sorted(os.sched_getaffinity(0))")
+    with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as one, Sandbox(ENTRY, SandboxLimits(), num_workers=1) as other:
+        (first,), (second,) = (values(sandbox.execute(view, "", 5.0).reports)[0] for sandbox in (one, other))
+    assert {first, second} <= os.sched_getaffinity(0)
+    assert first != second or len(os.sched_getaffinity(0)) == 1
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_a_scratch_that_a_program_has_closed_is_open_again_for_the_next(mode: int) -> None:
+    with Sandbox(ENTRY, LIMITS, num_workers=1) as sandbox:
+        assert values(sandbox.execute(job(f"import os; os.chmod('/scratch', {mode}); return 1"), "", 5.0).reports) == [1]
+        assert values(sandbox.execute(job("return open('file', 'w').write('ab')"), "", 5.0).reports) == [2]
+
+
+def test_a_deep_tree_costs_no_server() -> None:
+    deep = (
+        "import os\n    for _ in range(500): os.mkdir('d'); os.chdir('d')\n    os.chmod('/scratch/d', 0)\n    return os.getpid()"
+    )
+    with Sandbox(ENTRY, LIMITS, num_workers=1) as sandbox:
+        processes = [values(sandbox.execute(job(deep), "", 20.0).reports)[0] for _ in range(3)]
+    assert processes == [processes[0], processes[0] + 1, processes[0] + 2]  # of one server, one after the other
+
+
+def test_an_end_just_before_the_deadline_is_no_fault() -> None:
+    """While the server empties a full scratch the process is gone already and the time runs out."""
+    late = "import os, time\n    end = time.monotonic() + 0.27\n    for n in range(4000): open(f'f{n}', 'w').close()\n    time.sleep(max(0, end - time.monotonic()))\n    os._exit(0)"
+    with Sandbox(ENTRY, LIMITS, num_workers=1) as sandbox:
+        assert {sandbox.execute(job(late), "", 0.3).ended for _ in range(6)} <= {"exited", "timeout"}
+
+
+def test_blank_lines_are_no_reports() -> None:
+    dripping = "import os, time\ndef solve(x):\n    while True:\n        os.write(3, b'\\n')\n        time.sleep(0.05)"
+    with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as sandbox:
+        result = sandbox.execute(function_job(dripping, [[0]]), "", 20.0, report_timeout_s=0.5)
+    assert result.ended == "timeout"
+    assert result.seconds < 5
+
+
+def test_no_program_may_hold_up_who_opens_a_file() -> None:
+    lease = "import fcntl, os; return fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), 1024, 1)"
+    with Sandbox(ENTRY, SandboxLimits(), num_workers=1) as sandbox:
+        (report,) = sandbox.execute(job(lease), "", 5.0).reports
+    assert b"PermissionError" in report
+
+
+def test_an_input_that_fits_in_no_memory_is_no_programs_fault() -> None:
+    with Sandbox(ENTRY, SandboxLimits(memory_mib=64), num_workers=1) as sandbox, pytest.raises(SandboxFault, match="MemoryError"):
+        sandbox.execute(function_job("def solve(x):\n    return 1", [["y" * (200 << 20)]]), "", 20.0)

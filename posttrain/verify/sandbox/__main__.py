@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from posttrain.verify.sandbox.pool import SandboxLimits
 
 def main() -> None:
     """Prints one line for each level, what bounds whole trees of processes, and what each policy would run with."""
+    logging.disable(logging.WARNING)  # how weak a level is says the table
     config = {
         "entry": "posttrain.verify.programs",
         "packages": [],

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _MIB = 1 << 20
 _SLACK_MIB = 64  # the server itself, page tables, buffers of pipes
+_PATIENCE_S, _PAUSE_S = 1.0, 0.005
 _PREFIX = "posttrain-sandbox"
 _FILES = {1: {"memory": "memory.limit_in_bytes", "pids": "pids.max"}, 2: {"memory": "memory.max", "pids": "pids.max"}}
 _numbers = itertools.count()
@@ -48,11 +50,17 @@ class Cgroup:
             (directory / "cgroup.procs").write_text(str(process))
 
     def remove(self) -> None:
-        """Once every process in it has ended."""
-        for directory in self._directories:
-            with contextlib.suppress(OSError):
-                directory.rmdir()
-        self._directories.clear()
+        """Once every process in it has ended; waits a moment for those that were killed."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._directories:
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._directories[-1].rmdir()
+                except OSError:
+                    if time.monotonic() < deadline:
+                        time.sleep(_PAUSE_S)
+                        continue
+            self._directories.pop()
 
 
 def writable_places(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Place]:

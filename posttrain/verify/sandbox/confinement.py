@@ -30,13 +30,13 @@ def confine(config: Mapping[str, Any], control: socket.socket) -> Confined:
         Refused, OSError: the kernel does not allow it; `system_calls.is_refusal` tells a refusal from a shortage.
     """
     idle_bytes, level = rights.address_space_bytes(), config["level"]
-    has_nobody = level == "namespaces" and namespaces.enter_namespaces()
+    user = namespaces.enter_namespaces() if level == "namespaces" else 0
     _continue_in_child(control)
     own_processes = level in ("namespaces", "bubblewrap")  # bubblewrap made its namespaces before it started this process
     if level == "namespaces":
-        filesystem.enter_new_root(config["packages"], config["limits"]["scratch_mib"], has_nobody)
-    if has_nobody:
-        rights.become_nobody()
+        filesystem.enter_new_root(config["packages"], config["limits"]["scratch_mib"], user)
+    if user:
+        rights.become(user)
     if level == "landlock":
         landlock.restrict(filesystem.visible_paths(config["packages"]), config["import_paths"], filesystem.DEVICES)
     rights.check_readable(config["packages"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from posttrain.verify.sandbox.cgroups import Cgroup, Place
 from posttrain.verify.sandbox.launch import has_bubblewrap, spawn, start_strongest
 
 Ended = Literal["exited", "timeout", "output_limit"]
-READY, LONG = b"ready", b"long"  # as the server says them
+GO, READY, LONG = b"go", b"ready", b"long"  # as the server says them
 MAX_INLINE_BYTES = 1 << 15
 _CREDENTIALS = struct.Struct("iII")  # process, user, group: the kernel's word, in this process's own numbers
 START_TIMEOUT_S = 120.0  # imports of the entry module on a busy machine
@@ -31,6 +32,7 @@ GRACE_S = 10.0
 _STATUS = re.compile(rb"(-?[0-9]+) ([01])")
 _UNDISTURBED_MS = 20  # most programs end before; reading each of their lines as it comes would cost more than they do
 _MAX_POLL_S = 60.0  # poll counts milliseconds in 32 bits
+_num_started = itertools.count()
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -74,7 +76,9 @@ class Connection:
         self._control.settimeout(START_TIMEOUT_S)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the connection
         try:
-            self._process = spawn(self._python, {**self._config, "level": level}, theirs, self._errors)
+            cores = sorted(os.sched_getaffinity(0))
+            config = {**self._config, "level": level, "core": cores[next(_num_started) % len(cores)]}
+            self._process = spawn(self._python, config, theirs, self._errors)
         except OSError as error:
             self._control.close()
             self._errors.close()
@@ -87,6 +91,7 @@ class Connection:
         self._cgroup = Cgroup(self._places, self._config["limits"])
         try:
             self._cgroup.hold(self._process.pid)
+            self._control.send(GO)
             message = json.loads(self._receive()[0])
         except (SandboxFault, OSError) as error:
             why = str(error) if isinstance(error, SandboxFault) else f"its cgroup: {error}"
@@ -128,7 +133,10 @@ class Connection:
         if message != READY:
             raise SandboxFault(f"a program could not be isolated: {message.decode(errors='replace')}")
         process, _, _ = _CREDENTIALS.unpack(ancillary[0][2])
-        return os.pidfd_open(process)
+        try:
+            return os.pidfd_open(process)
+        except ProcessLookupError as error:
+            raise SandboxFault("a program's process ended before it had a job") from error
 
     def _send(self, job: Job, theirs: list[int]) -> None:
         content, descriptors = job.content, [*theirs, *job.descriptors]
@@ -145,6 +153,7 @@ class Connection:
     def _collect(self, streams: Mapping[int, bytearray], job: Job, max_bytes: int) -> Ended:
         """Reads until the server reports the child's end; kills the child at a deadline or past `max_bytes`."""
         started = last_report = time.monotonic()
+        lines = _Lines()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         if poller.poll(min(_UNDISTURBED_MS, math.ceil(job.timeout_s * 1000))):
@@ -159,7 +168,7 @@ class Connection:
                 chunk = _read(descriptor, streams[descriptor])
                 if not chunk:
                     poller.unregister(descriptor)
-                elif descriptor == reports and b"\n" in chunk:
+                elif descriptor == reports and lines.end_in(chunk):
                     last_report = time.monotonic()
                 if len(streams[descriptor]) > max_bytes:
                     return "output_limit"
@@ -202,14 +211,26 @@ class Connection:
         self._cgroup.remove()
 
 
+class _Lines:
+    """Tells when a line that holds something has ended; blank lines are no reports."""
+
+    _begun = False
+
+    def end_in(self, chunk: bytes) -> bool:
+        first, *others = chunk.split(b"\n")
+        begun = self._begun or bool(first)
+        self._begun = bool(others[-1]) if others else begun
+        return bool(others) and (begun or any(others[:-1]))
+
+
 @contextmanager
 def _channels(job: Job) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Our ends (stdout, reports) and the child's (stdin, stdout, reports)."""
+    """Our ends (stdout, reports) and the child's (stdin, stdout, stderr, reports)."""
     opened: list[int] = []
     try:
         opened.append(_sealed("stdin", job.stdin) if job.stdin else os.open(os.devnull, os.O_RDONLY))
         stdout_read, stdout_write = os.pipe()
-        opened += [stdout_write]
+        opened += [stdout_write, os.open(os.devnull, os.O_WRONLY)]
         reports_read, reports_write = os.pipe()
         opened += [reports_write]
         try:

@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 
-from posttrain.verify.sandbox.namespaces import NOBODY
 from posttrain.verify.sandbox.system_calls import call
 
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
@@ -39,8 +38,8 @@ def standard_library() -> list[str]:
     return sorted(path for path in places if os.path.isdir(path))
 
 
-def enter_new_root(packages: Sequence[str], scratch_mib: int, has_nobody: bool) -> None:
-    """Replaces the file system; the standard library's own site-packages show only `packages`.
+def enter_new_root(packages: Sequence[str], scratch_mib: int, owner: int) -> None:
+    """Replaces the file system; the standard library's own site-packages show only `packages`. The scratch belongs to `owner`.
 
     Raises:
         Refused: a mount is not allowed.
@@ -57,7 +56,7 @@ def enter_new_root(packages: Sequence[str], scratch_mib: int, has_nobody: bool) 
         _bind(path, path, _ATTR_NOSUID | _ATTR_NOEXEC)
     for path in hidden:
         _show_only(path, packages)
-    _make_scratch(scratch_mib, has_nobody)
+    _make_scratch(scratch_mib, owner)
     _set_attributes(_STAGE, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV, recursive=False)
     os.chdir(_STAGE)
     call("pivot_root", b".", b".", what="a new root directory")
@@ -68,25 +67,40 @@ def enter_new_root(packages: Sequence[str], scratch_mib: int, has_nobody: bool) 
 def empty_scratch() -> bool:
     """Removes all that a program left; False where that is not possible and the server must end."""
     try:
-        _empty(SCRATCH)
-    except (OSError, RecursionError):
-        return False
-    return True
+        os.chmod(SCRATCH, 0o700)  # a program owns it
+        for _ in range(MAX_SCRATCH_FILES):
+            if not _lift(SCRATCH):
+                return True
+    except OSError:
+        pass
+    return False
 
 
-def _empty(directory: str) -> None:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.path, 0o700)
-                _empty(entry.path)
-                os.rmdir(entry.path)
+def _lift(directory: str) -> bool:
+    """Removes the files and empty directories in `directory` and moves what is deeper to its top; whether anything is left.
+
+    However deep a tree is, that needs neither many open directories nor long paths.
+    """
+    with os.scandir(directory) as listing:
+        entries = list(listing)
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+            continue
+        os.chmod(entry.path, 0o700)
+        with os.scandir(entry.path) as listing:
+            inside = list(listing)
+        for number, inner in enumerate(inside):
+            if inner.is_dir(follow_symlinks=False):
+                os.chmod(inner.path, 0o700)
+                os.rename(inner.path, f"{directory}/{entry.inode()}-{number}")
             else:
-                os.unlink(entry.path)
+                os.unlink(inner.path)
+        os.rmdir(entry.path)
+    return bool(entries)
 
 
-def _make_scratch(size_mib: int, has_nobody: bool) -> None:
-    owner = NOBODY if has_nobody else 0
+def _make_scratch(size_mib: int, owner: int) -> None:
     os.mkdir(_STAGE + SCRATCH)
     options = f"size={size_mib}m,nr_inodes={MAX_SCRATCH_FILES},mode=700,uid={owner},gid={owner}"
     _mount_tmpfs(_STAGE + SCRATCH, options)

@@ -90,7 +90,7 @@ class Sandbox:
 
     @staticmethod
     def default_workers() -> int:
-        return min(MAX_WORKERS, os.cpu_count() or 1)
+        return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
 
     def __enter__(self) -> Self:
         """Starts nothing yet: each server starts with its first job."""

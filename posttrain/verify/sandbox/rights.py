@@ -8,7 +8,6 @@ import resource
 from collections.abc import Mapping, Sequence
 
 from posttrain.verify.sandbox.filesystem import standard_library
-from posttrain.verify.sandbox.namespaces import NOBODY
 from posttrain.verify.sandbox.system_calls import call
 
 _PR_CAPBSET_DROP, _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 24, 1, 4
@@ -26,11 +25,11 @@ def die_with_parent() -> None:
     call("prctl", _PR_SET_PDEATHSIG, 9, 0, 0, 0, what="a signal at the parent's death")
 
 
-def become_nobody() -> None:
+def become(user: int) -> None:
     """Gives up root for good."""
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def drop_capabilities() -> None:

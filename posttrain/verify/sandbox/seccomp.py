@@ -2,8 +2,8 @@
 
 A list of what is allowed, so that a call unknown to us is refused. Not on it, among others: execve, fork, socket, mount,
 unshare, setns, ptrace, kill, bpf, io_uring, keyctl, shared memory. tgkill may name only the process itself and prlimit64
-only "myself"; fcntl may not choose whom the kernel signals. clone may only make a thread; clone3 hides its flags
-from the filter, so it says ENOSYS and the C library falls back to clone.
+only "myself"; fcntl may neither choose whom the kernel signals nor lease a file. clone may only make a thread; clone3 hides
+its flags from the filter, so it says ENOSYS and the C library falls back to clone.
 
 The list is installed once, in the fork server, and inherited: translating it takes the kernel longer than a fork. It still
 holds what the server itself needs (forking, waiting, messages); a short second filter takes that from each program.
@@ -62,7 +62,8 @@ _ALLOW, _REFUSE, _NO_SUCH_CALL, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_CALLS = 0x40000000
 _CLONE_THREAD = 0x00010000
-_SIGNAL_COMMANDS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: the kernel would signal any process on our behalf
+# F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: the kernel would signal any process on our behalf, or hold up its opens
+_OTHERS_COMMANDS = (8, 10, 15, 1024, 1026)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
@@ -161,7 +162,7 @@ def _check_program(column: int) -> list[tuple[int, int, int, int]]:
 def _check_calls(column: int, read_only: bool) -> list[tuple[int, int, int, int]]:
     code = _on_call(_numbers(_CLONE3, column)[0], _NO_SUCH_CALL)
     code += _on_values(_numbers(_PRLIMIT64, column)[0], 0, (0,), listed=_ALLOW, others=_REFUSE)
-    code += _on_values(_numbers(_FCNTL, column)[0], 1, _SIGNAL_COMMANDS, listed=_REFUSE, others=_ALLOW)
+    code += _on_values(_numbers(_FCNTL, column)[0], 1, _OTHERS_COMMANDS, listed=_REFUSE, others=_ALLOW)
     if read_only:
         code += _on_argument(_numbers(_OPENAT, column)[0], 2, _WRITES, set_bits=_REFUSE, clear_bits=_ALLOW)
     allowed = f"{_ALLOWED} {_SERVER_ONLY} {_CLONE} {_TGKILL}" + ("" if read_only else _CHANGES_FILES)

@@ -8,6 +8,7 @@ job. The server waits, ends what is left, and says the child's exit status.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -24,7 +25,7 @@ from posttrain.verify.sandbox import filesystem, rights
 from posttrain.verify.sandbox.confinement import confine
 from posttrain.verify.sandbox.system_calls import is_refusal
 
-READY = b"ready"
+GO, READY = b"go", b"ready"
 LONG = b"long"  # in place of a job: it is too long for a message and lies in the last descriptor
 MAX_INLINE_BYTES = 1 << 15
 _DESCRIPTOR_BYTES = 4
@@ -38,13 +39,14 @@ class Server:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._control = socket.socket(fileno=config["control"])
+        self._control.recv(len(GO))  # from here on this process, and so all its children, live in their cgroups
+        os.sched_setaffinity(0, {config["core"]})  # the threads of a program take no time from the one beside it
         self._cpu_s: int = config["limits"]["cpu_s"]
         sys.path.extend(config["import_paths"])
         self._entry: ModuleType = importlib.import_module(config["entry"])
         self._entry.preload()
         for name in config["preload"]:
             importlib.import_module(name)
-        self._nothing = os.open(os.devnull, os.O_RDWR)
         self._confined = confine(config, self._control)
 
     def serve(self) -> None:
@@ -79,36 +81,43 @@ class Server:
 
     def _become_program(self) -> NoReturn:
         try:
-            rights.limit_processor(self._cpu_s)
-            if not self._confined.own_processes:
-                rights.die_with_parent()
             self._control.send(READY)
-            job = self._receive_job()
+            job = self._prepare()
         except BaseException as error:
-            self._control.send(f"{type(error).__name__}: {error}"[:500].encode())
+            with contextlib.suppress(OSError):  # `send` may be refused by now
+                os.write(self._control.fileno(), f"{type(error).__name__}: {error}"[:500].encode())
             os._exit(1)
         try:
-            status = self._entry.run(marshal.loads(job), _report_value)  # noqa: S302 — written by our own side
+            status = self._entry.run(job, _report_value)
         except BaseException:  # nothing may unwind into the server's own loop
             status = 1
         os._exit(status)
 
-    def _receive_job(self) -> bytes:
-        """The next job's text; places its stdin, stdout, stderr, reports and what it brought besides at 0, 1, …"""
+    def _prepare(self) -> Any:
+        """Receives the next job and gives up what only the server needs; the job, with its descriptors at 0, 1, …"""
+        rights.limit_processor(self._cpu_s)
+        if not self._confined.own_processes:
+            rights.die_with_parent()
         content, received, _, _ = self._control.recvmsg(MAX_INLINE_BYTES, _ROOM)
         if not content:
             os._exit(0)
-        self._confined.filters.install_for_program()
-        stdin, stdout, reports, *others = struct.unpack(f"{len(received[0][2]) // _DESCRIPTOR_BYTES}i", received[0][2])
+        descriptors = list(struct.unpack(f"{len(received[0][2]) // _DESCRIPTOR_BYTES}i", received[0][2]))
         if content == LONG:
-            long_job = others.pop()
+            long_job = descriptors.pop()
             content = b"".join(iter(lambda: os.read(long_job, 1 << 20), b""))
-        # what arrives fills the lowest numbers, so that every copy lies above the places to be filled
-        copies = [os.dup(descriptor) for descriptor in (stdin, stdout, self._nothing, reports, *others)]
-        for place, copy in enumerate(copies):
-            os.dup2(copy, place)
-        os.closerange(len(copies), 1 << 16)
-        return content
+        job = marshal.loads(content)  # noqa: S302 — written by our own side
+        self._confined.filters.install_for_program()
+        _place(descriptors)
+        return job
+
+
+def _place(descriptors: list[int]) -> None:
+    """Puts stdin, stdout, stderr, the reports and what the job brought besides at 0, 1, … and closes everything else."""
+    # what arrives fills the lowest numbers, so that every copy lies above the places to be filled
+    copies = [os.dup(descriptor) for descriptor in descriptors]
+    for place, copy in enumerate(copies):
+        os.dup2(copy, place)
+    os.closerange(len(copies), 1 << 16)
 
 
 def report(line: bytes) -> None:
