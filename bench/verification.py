@@ -20,7 +20,7 @@ from posttrain.verify.sandbox.pool import Sandbox
 SETTINGS = VerifySettings()
 LOOP_SETTINGS = VerifySettings(timeout_s=0.5)
 NUM_SAMPLE = 40  # on which a peer finds how many programs at a time are best for it
-NUM_USUAL, NUM_PLAIN, NUM_ENDING = 400, 200, 48  # parts of the corpus, which is shuffled, for rows that need not all of it
+NUM_USUAL, NUM_PLAIN, NUM_ENDING = 1000, 200, 48  # parts of the corpus, which is shuffled, for rows that need not all of it
 NUM_PEER_WORKERS = 2
 PRIME_CODE = "verl's prime_code pattern"
 SUBPROCESS = "one `subprocess` python each, same limits"

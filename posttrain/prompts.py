@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from posttrain.verify.base import Verifier
 
 NUM_SHOWN = 3
+logger = logging.getLogger("posttrain")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def load_prompts(
     raw = read_prompts(field, source, data, name)
     _check_ids(raw, name)
     _check_answers(raw, field, verification or VerifySettings())
+    _warn_of_unused_verifier(raw, name, data)
     rows: list[dict[str, Any]] = []
     rejected: list[RejectedPrompt] = []
     for prompt in raw:
@@ -160,6 +163,15 @@ def _check_answers(raw: Sequence[RawPrompt], field: str, settings: VerifySetting
         except ConfigError as error:
             why = f"prompt {prompt.prompt_id!r}, verifier {prompt.verifier!r}: {error.why}"
             raise ConfigError(f"{field}: answer", error.value, why, error.remedy) from error
+
+
+def _warn_of_unused_verifier(raw: Sequence[RawPrompt], name: str, data: ModelData) -> None:
+    """Whoever names a verifier wants it to judge; rows that name their own take it from them without a word."""
+    named = sorted({prompt.verifier for prompt in raw})
+    default = type(data).model_fields["verifier"].default
+    if raw and data.verifier not in named and data.verifier != default:
+        message = "no prompt of %s asks for the verifier %r: every row names its own (%s)"
+        logger.warning(message, name, data.verifier, ", ".join(named))
 
 
 def _why(rejected: Sequence[RejectedPrompt]) -> str:

@@ -328,3 +328,12 @@ def test_hold_out_removes_evaluation_prompts_from_training_by_content(tmp_path: 
     assert [(item.prompt_id, "held out" in item.reason) for item in kept.rejected] == [("t.jsonl:2", True)]
     with pytest.raises(ConfigError, match="no prompt is left"):
         hold_out(training, training.table)
+
+
+def test_a_verifier_that_no_row_asks_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load("brackets?size=2&seed=4", verifier="exact")
+    assert "asks for the verifier 'exact': every row names its own (code)" in caplog.text
+    caplog.clear()
+    load(jsonl(tmp_path / "a.jsonl", {"prompt": "a", "answer": "b"}), verifier="exact")
+    load("brackets?size=2&seed=4", verifier="code")
+    assert caplog.text == ""

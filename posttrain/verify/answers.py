@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -28,5 +29,5 @@ def require_keys(answer: Any, keys: Sequence[str], remedy: str, optional: Sequen
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """An integer or a float; True is neither."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """An integer or a finite float; True is neither."""
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))

@@ -3,15 +3,16 @@
 The tests call a stand-in for the completion's function, which sends the arguments to the process of the completion and waits
 for the value (see `program_calls`). For each test it reports `calling` before the first call, then `passed`, `failed` or `fault`.
 
-Before a test's first call nothing can be the completion's doing, so whatever goes wrong is a fault of the tests, and so is a
-test that never calls. From then on nothing can be told apart from what a wrong value leads to, so it counts as failed;
-names that no one defines are therefore looked for before.
+Each test has names of its own, for which the setup runs anew, so that before its first call nothing can be the completion's
+doing: whatever goes wrong is a fault of the tests, and so is a test that never calls. From then on nothing can be told apart
+from what a wrong value leads to, so it counts as failed; names that no one defines are therefore looked for before.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import importlib
 import os
 import sys
@@ -20,7 +21,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from posttrain.verify.plain_values import NotPlainError, Objects, read_frame, write_frame
+from posttrain.verify.plain_values import NotPlainError, Objects, frame, read_frame, write_frame
 from posttrain.verify.program_calls import CALLS, VALUES, is_exception
 
 Report = Callable[[Any], None]
@@ -48,16 +49,18 @@ def run(job: dict[str, Any], report: Report) -> int:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 — what tests print is nobody's
     submission = Submission(job["name"], report)
     try:
-        setup = _prepare_setup(job["setup"], submission)
-        tests = [_compile(source, setup) for source in job["tests"]]
+        setup = compile(job["setup"], "<setup>", "exec", dont_inherit=True)
+        ready = [_run_setup(setup, submission)]
+        tests = [_compile(source, ready[0]) for source in job["tests"]]
     except BaseException as error:
         report({"fault": _describe(error)})
         return 0
     for code in tests:
-        result = _run_test(code, dict(setup), submission)
+        result = _run_test(code, lambda: ready.pop() if ready else _run_setup(setup, submission), submission)
         report(result)
         if "passed" not in result:
             break
+        gc.collect()  # what a test kept leaves its memory to the next
     return 0
 
 
@@ -66,6 +69,7 @@ class Submission:
 
     def __init__(self, name: str, report: Report) -> None:
         self.name, self._report = name, report
+        self.was_called = False  # by any test so far
         self.start_test()
 
     def start_test(self) -> None:
@@ -86,23 +90,27 @@ class Submission:
 
         Raises:
             SubmissionBroken: it gave neither a plain value nor an exception.
-            FaultyTest: an argument cannot cross.
+            FaultyTest: an argument of the first call cannot cross.
         """
         objects = Objects()
         try:
-            call = {"arguments": objects.encode(arguments), "keywords": objects.encode(tuple(keywords.items()))}
+            call = frame({"arguments": objects.encode(arguments), "keywords": objects.encode(tuple(keywords.items()))})
         except NotPlainError as error:
+            if self.num_calls:  # it may hold what the completion gave
+                self.broken = f"an argument made after the first call cannot cross: {error}"
+                raise SubmissionBroken(self.broken) from error
             self.fault = f"they pass {error}, which cannot cross to another process"
             raise FaultyTest(self.fault) from error
         if not self.num_calls:
             self._report({"calling": True})
         self.num_calls += 1
+        self.was_called = True
         result = self._exchange(call, objects)
         if isinstance(result, _Raised):
-            raise result.error
+            raise _outside_iterators(result.error, self.name)
         return result
 
-    def _exchange(self, call: dict[str, Any], objects: Objects) -> Any:
+    def _exchange(self, call: bytes, objects: Objects) -> Any:
         if not self.broken:
             try:
                 write_frame(CALLS, call)
@@ -127,6 +135,13 @@ class _Raised:
             self.error.args = arguments
 
 
+def _outside_iterators(error: BaseException, name: str) -> BaseException:
+    """`error`, but as a RuntimeError where it would end an iterator of the tests (`map(f, …)`) early, as generators have it."""
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        return RuntimeError(f"{name} raised {type(error).__name__}")
+    return error
+
+
 def _read_answer(answer: dict[str, Any], objects: Objects) -> Any:
     num_objects = len(objects)
     if "failed" in answer:
@@ -141,10 +156,11 @@ def _read_answer(answer: dict[str, Any], objects: Objects) -> Any:
     return result
 
 
-def _prepare_setup(source: str, submission: Submission) -> dict[str, Any]:
+def _run_setup(setup: types.CodeType, submission: Submission) -> dict[str, Any]:
+    """New names with what the setup defines."""
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
-    exec(compile(source, "<setup>", "exec", dont_inherit=True), module.__dict__)
+    exec(setup, module.__dict__)
     module.__dict__[submission.name] = submission.stand_in()
     return module.__dict__
 
@@ -170,13 +186,19 @@ def _undefined(tree: ast.AST) -> Iterator[str]:
         yield from (name for name in read - bound if not name.startswith("__"))
 
 
-def _run_test(code: types.CodeType, names: dict[str, Any], submission: Submission) -> dict[str, Any]:
+def _run_test(code: types.CodeType, prepare: Callable[[], dict[str, Any]], submission: Submission) -> dict[str, Any]:
     submission.start_test()
-    stand_in, why = names[submission.name], ""
+    why = ""
     try:
+        names = prepare()
+        stand_in = names[submission.name]
         exec(code, names)
         if not submission.num_calls and callable(check := names.get("check")):
             check(stand_in)
+    except MemoryError as error:
+        why = _describe(error)
+        if submission.was_called:  # values from earlier calls may have left too little
+            return {"failed": why}
     except BaseException as error:
         why = _place(error) + _describe(error)
     if submission.fault:

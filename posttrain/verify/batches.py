@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
+from posttrain.advantages import MAX_REWARD
 from posttrain.errors import ConfigError, VerificationError
 from posttrain.table_checks import OUTCOMES, UNJUDGED
 from posttrain.verify import verdicts
 from posttrain.verify.base import Part, Verdict, VerificationRequest
+
+PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes part of the names of metrics
 
 
 class Judges(Protocol):
@@ -49,12 +52,11 @@ def verify_safely(
 
 def sound(verdict: Any) -> Verdict:
     """`verdict` if a VERDICTS table can hold it, else an `error` that says what is wrong with it."""
-    fault = _fault(verdict)
-    if fault:
-        return verdicts.errored(f"the verifier gave {fault}")
-    parts = tuple(Part(str(part.name), part.outcome, _plain(part.reward), float(part.weight)) for part in verdict.parts)
-    detail = verdicts.clean(str(verdict.detail))
-    return replace(verdict, reward=_plain(verdict.reward), detail=detail, seconds=float(verdict.seconds), parts=parts)
+    try:
+        fault = _fault(verdict)
+        return verdicts.errored(f"the verifier gave {fault}") if fault else _as_plain(verdict)
+    except Exception as error:  # fields may hold anything
+        return verdicts.errored(f"the verifier gave a verdict that cannot be read ({type(error).__name__}: {error})")
 
 
 def is_finite(value: Any) -> bool:
@@ -65,6 +67,13 @@ def is_finite(value: Any) -> bool:
         return math.isfinite(value)
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+def _as_plain(verdict: Verdict) -> Verdict:
+    """Of our own types alone: a subclass may have more fields, and numpy's numbers are no JSON."""
+    parts = tuple(Part(part.name, part.outcome, _plain(part.reward), float(part.weight)) for part in verdict.parts)
+    detail = verdicts.clean(str(verdict.detail))
+    return Verdict(verdict.outcome, _plain(verdict.reward), detail, float(verdict.seconds), parts)
 
 
 def _plain(reward: float | None) -> float | None:
@@ -83,13 +92,25 @@ def _fault(verdict: Any) -> str:
         return f"the outcome {verdict.outcome!r}, which is none of {', '.join(OUTCOMES)}"
     if not (is_finite(verdict.seconds) and verdict.seconds >= 0):
         return f"{verdict.seconds!r} seconds"
-    wrong = next((part for part in verdict.parts if part.outcome not in OUTCOMES or not is_finite(part.weight)), None)
-    if wrong:
-        return f"the part {wrong}"
-    return next(filter(None, (_reward_fault(said) for said in (verdict, *verdict.parts))), "")
+    fault = next(filter(None, map(_part_fault, verdict.parts)), "")
+    if not fault and len({part.name for part in verdict.parts}) < len(verdict.parts):
+        fault = "two parts of the same name"
+    return fault or next(filter(None, (_reward_fault(said) for said in (verdict, *verdict.parts))), "")
+
+
+def _part_fault(part: Any) -> str:
+    if not isinstance(part, Part) or part.outcome not in OUTCOMES or not is_finite(part.weight):
+        return f"the part {part!r}"
+    if not PART_NAME.fullmatch(part.name):
+        return f"a part with the name {part.name!r}; a name has up to 64 letters, digits, '_', '.' and '-'"
+    return ""
 
 
 def _reward_fault(said: Verdict | Part) -> str:
     if (said.reward is None) != (said.outcome in UNJUDGED):
         return f"the outcome {said.outcome} with the reward {said.reward!r}"
-    return "" if said.reward is None or is_finite(said.reward) else f"the reward {said.reward!r}, which is no finite number"
+    if said.reward is None:
+        return ""
+    if not is_finite(said.reward):
+        return f"the reward {said.reward!r}, which is no finite number"
+    return "" if abs(said.reward) <= MAX_REWARD else f"the reward {said.reward!r:.40}, which is beyond ±{MAX_REWARD:g}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import keyword
+import unicodedata
 from functools import lru_cache
 from typing import Any
 
 from posttrain.verify.answers import is_number, refuse, require_keys
+from posttrain.verify.code_outputs import check_printed, check_values
 from posttrain.verify.compare import Equality, Order
 
 _OWN_KEY = {"expression": "variable", "function": "name", "program": None, "assertions": "name"}
@@ -33,8 +36,15 @@ def check_answer(answer: Any) -> None:
         _check_cases(mode, answer["inputs"], answer["outputs"])
         _check_options(answer)
     own_key = _OWN_KEY[mode]
-    if own_key and not (isinstance(answer[own_key], str) and answer[own_key].isidentifier()):
+    if own_key and not _is_name(answer[own_key]):
         raise refuse(f"answer.{own_key}", answer[own_key], "it is not a Python name", _REMEDY)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether code can define it: no keyword, and written as Python keeps names, in NFKC."""
+    if not isinstance(value, str) or not value.isidentifier():
+        return False
+    return not keyword.iskeyword(value) and unicodedata.normalize("NFKC", value) == value
 
 
 def equality(answer: dict[str, Any]) -> Equality:
@@ -100,6 +110,7 @@ def _check_cases(mode: str, inputs: Any, outputs: Any) -> None:
     for number, value in enumerate(inputs):
         if not isinstance(value, wanted):
             raise refuse(f"answer.inputs[{number}]", value, f"in mode {mode} an input is a {wanted.__name__}", _REMEDY)
-    for number, value in enumerate(outputs):
-        if mode == "program" and not isinstance(value, str):
-            raise refuse(f"answer.outputs[{number}]", value, "in mode program an output is the text to print", _REMEDY)
+    if mode == "program":
+        check_printed(outputs, _REMEDY)
+    else:
+        check_values(outputs)

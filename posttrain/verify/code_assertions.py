@@ -49,6 +49,8 @@ def judge_assertions(
         limit_s = tally.case_s
         ran, told = _run_pair(submissions, testers, {**own, "source": source}, {**own, "tests": batch}, limit_s)
         tally.seconds += max(ran.seconds, told.seconds)
+        if _ended_before_a_call(told) and _hang_alone(submissions, testers, own, batch, limit_s):
+            return tally.ended_by(verdicts.errored(f"the tests are faulty: they took {limit_s:.3g} s before their first call"))
         whole = _judge_whole(ran, told)
         if whole:
             return tally.ended_by(whole)
@@ -92,6 +94,17 @@ def _run_end(sandbox: Sandbox, job: Any, timeout_s: float, descriptors: Sequence
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _ended_before_a_call(told: SandboxResult) -> bool:
+    return told.ended == "timeout" and not told.reports
+
+
+def _hang_alone(submissions: Sandbox, testers: Sandbox, own: dict[str, Any], batch: list[str], limit_s: float) -> bool:
+    """Whether the tests reach their limit before a call also beside a completion that does nothing, and so takes no processor."""
+    idle = f"def {own['name']}(*arguments, **keywords): pass"
+    _, told = _run_pair(submissions, testers, {**own, "setup": "", "source": idle}, {**own, "tests": batch}, limit_s)
+    return _ended_before_a_call(told)
 
 
 def _judge_whole(ran: SandboxResult, told: SandboxResult) -> Verdict | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from posttrain.config_verify import VerifySettings
@@ -10,7 +10,16 @@ from posttrain.verify import verdicts
 from posttrain.verify.base import Verdict
 from posttrain.verify.code_answers import equality
 from posttrain.verify.code_tally import Tally
-from posttrain.verify.compare import NotJson, equal_text, equal_values, read_json
+from posttrain.verify.compare import (
+    MAX_COMPARISONS,
+    Comparisons,
+    Equality,
+    NotJson,
+    TooManyComparisons,
+    equal_text,
+    equal_values,
+    read_json,
+)
 from posttrain.verify.sandbox.pool import Sandbox, SandboxResult
 
 WROTE_TOO_MUCH = "stopped: it wrote more than allowed"
@@ -23,7 +32,7 @@ def judge_values(sandbox: Sandbox, source: str, answer: dict[str, Any], settings
     """
     inputs, outputs = answer["inputs"], answer["outputs"]
     own = {key: answer[key] for key in ("mode", "variable", "name") if key in answer}
-    tally = Tally(len(outputs), settings)
+    tally, compare = Tally(len(outputs), settings), _Comparer(equal_values, equality(answer))
     while tally.is_open:
         done = tally.num_judged
         job = {**own, "source": source, "inputs": inputs[done:]}
@@ -32,14 +41,14 @@ def judge_values(sandbox: Sandbox, source: str, answer: dict[str, Any], settings
         whole = judge_start(result.reports) or _too_many(result, len(outputs) - done)
         if whole:
             return tally.ended_by(whole)
-        for verdict in _judge_reports(result, outputs[done:], answer, settings):
+        for verdict in _judge_reports(result, outputs[done:], compare, settings):
             tally.add(verdict)
     return tally.verdict()
 
 
 def judge_program(sandbox: Sandbox, source: str, answer: dict[str, Any], settings: VerifySettings) -> Verdict:
     """The verdict in mode program; every case has a process of its own."""
-    tally = Tally(len(answer["outputs"]), settings)
+    tally, compare = Tally(len(answer["outputs"]), settings), _Comparer(equal_text, equality(answer))
     for stdin, expected in zip(answer["inputs"], answer["outputs"], strict=True):
         if not tally.is_open:
             break
@@ -48,7 +57,7 @@ def judge_program(sandbox: Sandbox, source: str, answer: dict[str, Any], setting
         whole = judge_start(result.reports)
         if whole:
             return tally.ended_by(whole)
-        tally.add(_stopped(result, settings) or _judge_text(result, expected, answer))
+        tally.add(_stopped(result, settings) or _judge_text(result, expected, compare))
     return tally.verdict()
 
 
@@ -78,42 +87,52 @@ def show(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
+class _Comparer:
+    """Compares the outputs of one completion with what is expected; all its cases share one bound on the comparisons."""
+
+    def __init__(self, equal: Callable[[Any, Any, Equality, Comparisons], bool], wanted: Equality) -> None:
+        self._equal, self._wanted, self._work = equal, wanted, Comparisons()
+
+    def judge(self, expected: Any, found: Any) -> Verdict:
+        """`pass` or `fail`."""
+        try:
+            equal = self._equal(expected, found, self._wanted, self._work)
+        except TooManyComparisons:
+            why = f"not equal when sorted, and pairing its items takes more than {MAX_COMPARISONS:,} comparisons"
+            return verdicts.failed(f"{why}: expected {show(expected)}, found {show(found)}")
+        return verdicts.passed() if equal else verdicts.failed(f"expected {show(expected)}, found {show(found)}")
+
+
 def _too_many(result: SandboxResult, num_cases: int) -> Verdict | None:
     if len(result.reports) <= num_cases:
         return None
     return verdicts.failed(f"{len(result.reports)} values for {num_cases} cases")
 
 
-def _judge_reports(
-    result: SandboxResult, outputs: list[Any], answer: dict[str, Any], settings: VerifySettings
-) -> Iterator[Verdict]:
+def _judge_reports(result: SandboxResult, outputs: list[Any], compare: _Comparer, settings: VerifySettings) -> Iterator[Verdict]:
     """One verdict for each case up to the one at which the process ended, if it ended early."""
     stopped = _stopped(result, settings)
     lines = result.reports[: len(outputs) - 1] if stopped else result.reports
     for expected, line in zip(outputs, lines, strict=False):
-        yield _judge_value(read_report([line]), expected, answer, result)
+        yield _judge_value(read_report([line]), expected, compare, result)
     if len(lines) < len(outputs) and (stopped or not lines or "error" not in read_report(lines[-1:])):
         yield stopped or verdicts.failed(_runtime_error({}, result))
 
 
-def _judge_value(message: dict[str, Any], expected: Any, answer: dict[str, Any], result: SandboxResult) -> Verdict:
+def _judge_value(message: dict[str, Any], expected: Any, compare: _Comparer, result: SandboxResult) -> Verdict:
     if "value" not in message:
         return verdicts.failed(_runtime_error(message, result))
-    if equal_values(expected, message["value"], equality(answer)):
-        return verdicts.passed()
-    return verdicts.failed(f"expected {show(expected)}, found {show(message['value'])}")
+    return compare.judge(expected, message["value"])
 
 
-def _judge_text(result: SandboxResult, expected: str, answer: dict[str, Any]) -> Verdict:
+def _judge_text(result: SandboxResult, expected: str, compare: _Comparer) -> Verdict:
     if result.exit_status != 0:
         return verdicts.failed(_runtime_error(read_report(result.reports[-1:]), result))
     try:
         found = result.stdout.decode()
     except UnicodeDecodeError as error:
         return verdicts.failed(f"it printed what is not UTF-8 ({error.reason} at byte {error.start})")
-    if equal_text(expected, found, equality(answer)):
-        return verdicts.passed()
-    return verdicts.failed(f"expected {show(expected)}, found {show(found)}")
+    return compare.judge(expected, found)
 
 
 def _stopped(result: SandboxResult, settings: VerifySettings) -> Verdict | None:

@@ -6,17 +6,24 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NoReturn
+
+from posttrain.verify.plain_values import MAX_DEPTH
 
 VALUE_TOLERANCE = 1e-9
 TOKEN_TOLERANCE = 1e-6
 MAX_NUMBER_CHARACTERS = 400  # a float written out in full has fewer
+MAX_COMPARISONS = 500_000  # one or two seconds
 _MAX_ASSIGNED = 200  # items; beyond it sorting alone decides
+_CHARACTERS_A_COMPARISON = 32  # reading two tokens as numbers takes longer than comparing two numbers
 # there is one way to match, so that hostile text costs linear time
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_Equal = Callable[[Any, Any], bool]
 
 
 class Order(StrEnum):
@@ -34,9 +41,22 @@ class Equality:
     order: Order = Order.kept
     tolerance: float | None = None
 
-    def inside(self) -> Equality:
-        """What holds for the items of a list."""
-        return replace(self, order=Order.kept) if self.order is Order.outermost else self
+
+class TooManyComparisons(Exception):
+    """Pairing items in any order took more comparisons than one completion has."""
+
+
+class Comparisons:
+    """What one completion has for pairing items that sorting did not pair; comparing in a given order costs nothing of it."""
+
+    def __init__(self) -> None:
+        self._left = MAX_COMPARISONS
+
+    def spend(self, number: int = 1) -> None:
+        """Raises TooManyComparisons when none are left."""
+        self._left -= number
+        if self._left < 0:
+            raise TooManyComparisons
 
 
 PLAIN = Equality()
@@ -65,27 +85,35 @@ def _refuse(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def equal_values(expected: Any, found: Any, equality: Equality = PLAIN) -> bool:
+def equal_values(expected: Any, found: Any, equality: Equality = PLAIN, work: Comparisons | None = None) -> bool:
     """Equality as Python's `==` has it, but: True is not 1, and a float is met within 1e-9, absolute or relative.
 
     Both sides come from JSON, so their types are exact; a tuple was turned into a list.
+
+    Args:
+        work: shared by all cases of one completion; by default this comparison has its own.
+
+    Raises:
+        TooManyComparisons: in any order, and only where what was found differs from what is expected once both are sorted.
     """
+    tolerance = VALUE_TOLERANCE if equality.tolerance is None else equality.tolerance
+
+    def equal_leaves(one: Any, other: Any) -> bool:
+        return _equal_leaves(one, other, tolerance)
+
     try:
-        return _equal_values(expected, found, equality)
+        if equality.order is not Order.kept:
+            expected, found = _arrange(expected, equality.order)[1], _arrange(found, equality.order)[1]
+        return _equal(expected, found, equality.order, equal_leaves, work)
     except RecursionError:  # only what was found can be nested so deeply
         return False
 
 
-def _equal_values(expected: Any, found: Any, equality: Equality) -> bool:
+def _equal_leaves(expected: Any, found: Any, tolerance: float) -> bool:
     if isinstance(expected, bool) or isinstance(found, bool) or expected is None or found is None:
         return expected is found
     if isinstance(expected, (int, float)) and isinstance(found, (int, float)):
-        return _equal_numbers(expected, found, VALUE_TOLERANCE if equality.tolerance is None else equality.tolerance)
-    inside = equality.inside()
-    if isinstance(expected, list) and isinstance(found, list):
-        return _equal_items(expected, found, equality.order, lambda one, other: _equal_values(one, other, inside), _value_key)
-    if isinstance(expected, dict) and isinstance(found, dict):
-        return expected.keys() == found.keys() and all(_equal_values(expected[key], found[key], inside) for key in expected)
+        return _equal_numbers(expected, found, tolerance)
     return type(expected) is type(found) and expected == found
 
 
@@ -98,12 +126,14 @@ def _equal_numbers(expected: float, found: float, tolerance: float) -> bool:
         return False
 
 
-def equal_text(expected: str, found: str, equality: Equality = PLAIN) -> bool:
+def equal_text(expected: str, found: str, equality: Equality = PLAIN, work: Comparisons | None = None) -> bool:
     """Equality of printed text, token by token: the amount and kind of white space between tokens does not matter.
 
     Where the expected token is a real number (it has a point or an exponent), a number within 1e-6, absolute or relative,
     is equal; integers, words and whatever is longer than 400 characters must agree character by character. Where lines may
     come in any order, they are what counts: tokens keep to their line, and empty lines are left out.
+
+    Args and raises: as `equal_values`.
     """
     tolerance = TOKEN_TOLERANCE if equality.tolerance is None else equality.tolerance
 
@@ -111,21 +141,16 @@ def equal_text(expected: str, found: str, equality: Equality = PLAIN) -> bool:
         return _equal_tokens(one, other, tolerance)
 
     if equality.order is Order.kept:
-        return _equal_items(expected.split(), found.split(), Order.kept, equal_tokens, _token_key)
-    within = equality.inside().order
-
-    def equal_lines(one: list[str], other: list[str]) -> bool:
-        return _equal_items(one, other, within, equal_tokens, _token_key)
-
-    def line_key(tokens: list[str]) -> list[Any]:
-        keys = [_token_key(token) for token in tokens]
-        return keys if within is Order.kept else sorted(keys)
-
-    return _equal_items(_lines(expected), _lines(found), equality.order, equal_lines, line_key)
+        return _equal(expected.split(), found.split(), Order.kept, equal_tokens, work)
+    return _equal(_lines(expected, equality.order), _lines(found, equality.order), equality.order, equal_tokens, work)
 
 
-def _lines(text: str) -> list[list[str]]:
-    return [tokens for line in text.split("\n") if (tokens := line.split())]
+def _lines(text: str, order: Order) -> list[list[str]]:
+    """Tokens by lines, sorted as `order` allows."""
+    lines = [tokens for line in text.split("\n") if (tokens := line.split())]
+    if order is Order.nested:
+        lines = [sorted(tokens, key=_token_key) for tokens in lines]
+    return sorted(lines, key=lambda tokens: [_token_key(token) for token in tokens])
 
 
 def _equal_tokens(expected: str, found: str, tolerance: float) -> bool:
@@ -139,24 +164,60 @@ def _equal_tokens(expected: str, found: str, tolerance: float) -> bool:
     return math.isfinite(given) and math.isclose(wanted, given, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _equal_items(
-    expected: Sequence[Any], found: Sequence[Any], order: Order, equal: Callable[[Any, Any], bool], key: Callable[[Any], Any]
-) -> bool:
-    """Item by item; in any order: sorted, or, as tolerance can sort equal items apart, by some assignment of one to another."""
-    if len(expected) != len(found):
-        return False
-    if order is Order.kept:
-        return all(map(equal, expected, found))
-    wanted, given = sorted(expected, key=key), sorted(found, key=key)
-    return all(map(equal, wanted, given)) or (len(wanted) <= _MAX_ASSIGNED and _can_assign(wanted, given, equal))
+def _equal(expected: Any, found: Any, order: Order, equal_leaves: _Equal, work: Comparisons | None) -> bool:
+    """Whether two arranged values agree: item by item, else, as tolerance can sort equal items apart, by pairing them."""
+    if _Comparison(equal_leaves, None).equal(expected, found, order):
+        return True
+    return order is not Order.kept and _Comparison(equal_leaves, work or Comparisons()).equal(expected, found, order)
 
 
-def _can_assign(expected: Sequence[Any], found: Sequence[Any], equal: Callable[[Any, Any], bool]) -> bool:
+@dataclass(frozen=True)
+class _Comparison:
+    """One pass over two arranged values; without `work` items are compared in the order they have."""
+
+    equal_leaves: _Equal
+    work: Comparisons | None
+
+    def equal(self, expected: Any, found: Any, order: Order) -> bool:
+        if self.work:
+            self.work.spend(_cost(expected, found))
+        inside = Order.kept if order is Order.outermost else order
+        if isinstance(expected, list) and isinstance(found, list):
+            return self._equal_items(expected, found, order, lambda one, other: self.equal(one, other, inside))
+        if isinstance(expected, dict) and isinstance(found, dict):
+            same_keys = expected.keys() == found.keys()
+            return same_keys and all(self.equal(expected[key], found[key], inside) for key in expected)
+        return self.equal_leaves(expected, found)
+
+    def _equal_items(self, expected: Sequence[Any], found: Sequence[Any], order: Order, equal: _Equal) -> bool:
+        if len(expected) != len(found):
+            return False
+        if all(map(equal, expected, found)):
+            return True
+        if self.work is None or order is Order.kept:
+            return False
+        return 1 < len(expected) <= _MAX_ASSIGNED and _can_assign(expected, found, equal, self.work)
+
+
+def _cost(expected: Any, found: Any) -> int:
+    if isinstance(expected, dict):
+        return 1 + len(expected)
+    if isinstance(expected, str) and isinstance(found, str):
+        return 1 + min(len(expected), len(found)) // _CHARACTERS_A_COMPARISON
+    return 1
+
+
+def _can_assign(expected: Sequence[Any], found: Sequence[Any], equal: _Equal, work: Comparisons) -> bool:
     """Whether each expected item has an equal item of its own (bipartite matching by augmenting paths)."""
-    edges = [[place for place, item in enumerate(found) if equal(wanted, item)] for wanted in expected]
+    edges: list[list[int]] = []
+    for wanted in expected:
+        edges.append([place for place, item in enumerate(found) if equal(wanted, item)])
+        if not edges[-1]:
+            return False
     holder: dict[int, int] = {}
 
     def place_item(number: int, tried: set[int]) -> bool:
+        work.spend(len(edges[number]))
         for place in edges[number]:
             if place not in tried:
                 tried.add(place)
@@ -165,20 +226,34 @@ def _can_assign(expected: Sequence[Any], found: Sequence[Any], equal: Callable[[
                     return True
         return False
 
-    return all(edges) and all(place_item(number, set()) for number in range(len(expected)))
+    return all(place_item(number, set()) for number in range(len(expected)))
 
 
-def _value_key(value: Any) -> tuple[Any, ...]:
-    """Sorts any values of JSON: by type, then by size; the order of items inside does not matter."""
+def _arrange(value: Any, order: Order, depth: int = 0) -> tuple[tuple[Any, ...], Any]:
+    """The key that sorts any values of JSON, by type, then by size, and `value` with its items sorted as `order` allows.
+
+    The order of items inside does not matter to the key. It is flat, so that comparing two takes no longer than they are long.
+
+    Raises:
+        RecursionError: it is nested more deeply than any expected value.
+    """
+    if depth > MAX_DEPTH:
+        raise RecursionError
     if value is None or isinstance(value, bool):
-        return (0, value is not None, bool(value))
+        return (0, value is not None, bool(value)), value
     if isinstance(value, (int, float)):
-        return (1, value)
+        return (1, value), value
     if isinstance(value, str):
-        return (2, value)
+        return (2, value), value
+    inside = Order.kept if order is Order.outermost else order
     if isinstance(value, list):
-        return (3, len(value), sorted(map(_value_key, value)))
-    return (4, sorted((name, _value_key(item)) for name, item in value.items()))
+        pairs = [_arrange(item, inside, depth + 1) for item in value]
+        ordered = sorted(pairs, key=itemgetter(0))
+        key = (3, len(value), *chain.from_iterable(key for key, _ in ordered))
+        return key, [item for _, item in (pairs if order is Order.kept else ordered)]
+    named = {name: _arrange(value[name], inside, depth + 1) for name in sorted(value)}
+    key = (4, len(named), *chain.from_iterable((name, *key) for name, (key, _) in named.items()))
+    return key, {name: item for name, (_, item) in named.items()}
 
 
 def _token_key(token: str) -> tuple[Any, ...]:

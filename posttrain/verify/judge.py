@@ -92,7 +92,7 @@ class _Bench:
             if known is not None:
                 return known
             try:
-                grade = read_grade(self.endpoint.ask(messages(case)))
+                grade = read_grade(self.endpoint.ask(messages(case)), self.endpoint.hide)
             except NoGrade as error:
                 raise JudgeFailed(f"the reply is no grade: {error}") from error
             self._cache.put(key, grade)

@@ -6,31 +6,28 @@ POSTTRAIN_JUDGE_URL, such as http://judge:8000/v1, and POSTTRAIN_JUDGE_API_KEY w
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
 import time
-from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from posttrain.config_verify import VerifySettings
 from posttrain.verify.answers import refuse
 from posttrain.verify.compare import read_json
+from posttrain.verify.judge_client import MAX_REPLY_BYTES, JudgeClient, NoConnection, Reply
 from posttrain.verify.judge_prompt import RESPONSE_FORMAT
-
-if TYPE_CHECKING:
-    from openai import APIStatusError
 
 URL_VARIABLE, KEY_VARIABLE = "POSTTRAIN_JUDGE_URL", "POSTTRAIN_JUDGE_API_KEY"
 MAX_REPLY_TOKENS = 4_096  # room for judges that think first
 MAX_FAILURES_IN_ROW = 32
 MAX_RETRY_DELAY_S = 120.0
-_MAX_REPLY_BYTES = 1 << 20
 _FIRST_DELAY_S, _MAX_BACKOFF_S = 0.5, 30.0
 _TRANSIENT = (408, 409, 425, 429)
 _REFUSALS = (400, 413, 422)
+_NO_KEY = "none"  # a server that wants no key takes any
 
 
 class JudgeFailed(Exception):
@@ -84,7 +81,7 @@ def judge_key() -> str:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise refuse(KEY_VARIABLE, "…", "it holds characters that no key has", "Copy it again, without line breaks.")
-    return key or "none"  # else the client would look for a key of another service
+    return key or _NO_KEY
 
 
 class Endpoint:
@@ -95,13 +92,9 @@ class Endpoint:
     """
 
     def __init__(self, settings: VerifySettings) -> None:
-        import openai
-
         self._settings = settings
         self._key = judge_key()
-        self._client = openai.OpenAI(
-            api_key=self._key, base_url=judge_url(), max_retries=0, timeout=settings.judge_timeout_s
-        )  # fmt: skip
+        self._client = JudgeClient(judge_url(), self._key, settings.judge_timeout_s)
         self._lock = threading.Lock()
         self._num_requests = self._failures_in_row = 0
 
@@ -126,7 +119,14 @@ class Endpoint:
             raise
         with self._lock:
             self._failures_in_row = 0
-        return _text(body)
+        return self._text(body)
+
+    def hide(self, text: str) -> str:
+        """`text` without the key, which a server may repeat, also as Python or JSON write it."""
+        if self._key != _NO_KEY:
+            for written in (self._key, repr(self._key)[1:-1], json.dumps(self._key)[1:-1]):
+                text = text.replace(written, "…")
+        return text
 
     def _ask(self, messages: list[dict[str, str]]) -> bytes:
         num_tries, last = self._settings.judge_max_retries + 1, ""
@@ -152,55 +152,42 @@ class Endpoint:
             self._num_requests += 1
 
     def _post(self, messages: list[dict[str, str]]) -> bytes:
-        import httpx2
-        import openai
-
-        ends_at = time.monotonic() + self._settings.judge_timeout_s
-        completions: Any = self._client.chat.completions.with_streaming_response
+        content = {
+            "model": self._settings.judge_model, "messages": messages, "temperature": 0, "response_format": RESPONSE_FORMAT,
+            "max_completion_tokens": MAX_REPLY_TOKENS,
+        }  # fmt: skip
         try:
-            with completions.create(
-                model=self._settings.judge_model, messages=messages, temperature=0, response_format=RESPONSE_FORMAT,
-                max_completion_tokens=MAX_REPLY_TOKENS,
-            ) as response:  # fmt: skip
-                return _read(response.iter_bytes(), ends_at, self._settings.judge_timeout_s)
-        except openai.APIStatusError as error:
-            raise self._status_failure(error) from None
-        except (openai.APITimeoutError, httpx2.TimeoutException):
-            raise _Transient(f"no reply within {self._settings.judge_timeout_s:g} s") from None
-        except (openai.APIConnectionError, httpx2.HTTPError) as error:
-            raise _Transient(f"no connection ({type(error.__cause__ or error).__name__})") from None
+            reply = self._client.post(content)
+        except TimeoutError:
+            raise _Transient(f"no whole reply within {self._settings.judge_timeout_s:g} s") from None
+        except NoConnection as error:
+            raise _Transient(f"no connection ({error})") from None
+        if not 200 <= reply.status < 300:
+            raise self._status_failure(reply)
+        if len(reply.body) > MAX_REPLY_BYTES:
+            raise JudgeFailed(f"the reply is longer than {MAX_REPLY_BYTES} bytes")
+        return reply.body
 
-    def _status_failure(self, error: APIStatusError) -> Exception:
-        why = f"HTTP {error.status_code}: {str(error.body or '').replace(self._key, '…')[:300]}"
-        if error.status_code in _REFUSALS:
+    def _status_failure(self, reply: Reply) -> Exception:
+        why = f"HTTP {reply.status}: {self.hide(reply.body.decode('utf-8', 'replace'))[:300]}"
+        if 300 <= reply.status < 400:
+            return JudgeFailed(f"HTTP {reply.status}: a redirect, which is not followed; set {URL_VARIABLE} to the new address")
+        if reply.status in _REFUSALS:
             return JudgeRefused(why)
-        if error.status_code in _TRANSIENT or error.status_code >= 500:
-            return _Transient(why, _retry_after_s(error.response.headers.get("retry-after")))
+        if reply.status in _TRANSIENT or reply.status >= 500:
+            return _Transient(why, _retry_after_s(reply.headers.get("retry-after")))
         return JudgeFailed(why)
 
-
-def _read(chunks: Iterable[bytes], ends_at: float, timeout_s: float) -> bytes:
-    """A whole reply; servers that keep a connection open with blanks are held to the deadline too."""
-    body = b""
-    for chunk in chunks:
-        body += chunk
-        if len(body) > _MAX_REPLY_BYTES:
-            raise JudgeFailed(f"the reply is longer than {_MAX_REPLY_BYTES} bytes")
-        if time.monotonic() > ends_at:
-            raise _Transient(f"no whole reply within {timeout_s:g} s")
-    return body
-
-
-def _text(body: bytes) -> str:
-    """The text of a finished chat completion."""
-    try:
-        choice = read_json(body)["choices"][0]
-        content, finished = choice["message"]["content"], choice["finish_reason"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise JudgeFailed(f"the reply is no chat completion ({type(error).__name__})") from None
-    if not isinstance(content, str) or finished != "stop":
-        raise JudgeFailed(f"the reply was not finished (finish_reason {finished!r:.40})")
-    return content
+    def _text(self, body: bytes) -> str:
+        """The text of a finished chat completion."""
+        try:
+            choice = read_json(body)["choices"][0]
+            content, finished = choice["message"]["content"], choice["finish_reason"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise JudgeFailed(f"the reply is no chat completion ({type(error).__name__})") from None
+        if not isinstance(content, str) or finished != "stop":
+            raise JudgeFailed(f"the reply was not finished (finish_reason {self.hide(repr(finished)):.40})")
+        return content
 
 
 def _backoff_s(number: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -87,11 +88,14 @@ def cache_key(model: str, case: Case) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def read_grade(reply: str) -> Grade:
+def read_grade(reply: str, hide: Callable[[str], str] = str) -> Grade:
     """The grade in a reply that is one JSON object with `score` and `reason`.
 
+    Args:
+        hide: takes out of a text what nobody may see.
+
     Raises:
-        NoGrade: other keys, other types, NaN, or a score outside [0, 1].
+        NoGrade: other keys, a key twice, other types, NaN, or a score outside [0, 1].
     """
     try:
         found: Any = read_json(reply.encode("utf-8", "replace"))
@@ -99,12 +103,15 @@ def read_grade(reply: str) -> Grade:
         raise NoGrade(f"it is not JSON ({error})") from error
     if not isinstance(found, dict) or found.keys() != {"score", "reason"}:
         raise NoGrade("it is not an object with score and reason alone")
+    if len(json.loads(reply, object_pairs_hook=list)) > len(found):
+        raise NoGrade("it has score or reason twice")
     score, reason = found["score"], found["reason"]
     if not is_number(score) or not 0 <= score <= 1:
-        raise NoGrade(f"its score {score!r:.40} is no number from 0 to 1")
+        shown = f"{score!r:.40}" if is_number(score) else f"of type {type(score).__name__}"  # a text may hold anything
+        raise NoGrade(f"its score {shown} is no number from 0 to 1")
     if not isinstance(reason, str):
         raise NoGrade("its reason is not a text")
-    return Grade(float(score), reason[:MAX_REASON_CHARACTERS])
+    return Grade(float(score), hide(reason.encode("utf-8", "replace").decode())[:MAX_REASON_CHARACTERS])
 
 
 def _cut(completion: str) -> str:

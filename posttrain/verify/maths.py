@@ -4,6 +4,8 @@ The answer is a number, a text in LaTeX or plain notation, or a mapping that set
 {"value": "28%", "percent": "bare", "units": "required"}.
 
 Which part of a completion is its answer:
+- nothing before the last `</think>`; thinking that never ends holds no answer, `unparseable`; then, where there is one, the
+  content of the last <answer>…</answer>. In it:
 - the content of the last complete \boxed{…} or \fbox{…}, with nested braces; earlier boxes are taken as retracted, so several
   values belong into one box;
 - with only a box that is never closed (a completion cut off): no answer, `unparseable`;
@@ -20,6 +22,8 @@ What the library leaves open is decided here (math-verify's own behaviour change
   meet 5 km either. An unevaluated sum such as 1+1 counts as its value;
 - several values are a set: their order does not matter, none may be missing, none too many; (3,2) in a box is an ordered pair
   where math-verify does not read an interval;
+- a box, and prose that is one expression without words, is read whole or not at all; a final `!` is the factorial;
+- two numbers are equal within 5e-7 and within 5e-6 of the larger; a dozen, thousand, million… multiplies the number before it;
 - `1 000 000` in a box and `1\,000\,000` anywhere are a million; 1e3 is 1000;
 - compared as text, apart from case: words, clock times (3:15), ranges (5..6), statements of inequality (\ne 5), numbers
   side by side ({7 8}), chains such as a=b=5, and a word before a number (5 apples and 6 pears);
@@ -36,10 +40,12 @@ from posttrain.config_verify import PercentRule, VerifySettings
 from posttrain.verify import units, verdicts
 from posttrain.verify.answers import is_number, refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest
+from posttrain.verify.fences import after_thinking
 from posttrain.verify.limits import sandbox_limits
 from posttrain.verify.maths_text import BOX, last_box, normalise, stated_list
+from posttrain.verify.reasoning_gym import extract_answer
 from posttrain.verify.sandbox.pool import Sandbox
-from posttrain.verify.scorers import judge_report, scorer_sandbox
+from posttrain.verify.scorers import installed, judge_report, scorer_sandbox
 
 MAX_BOX_CHARACTERS = 2_000
 MAX_TAIL_CHARACTERS = 4_000
@@ -50,7 +56,7 @@ class MathsVerifier:
     """See the module. Reward 1.0 or 0.0."""
 
     name = "maths"
-    version = "2"
+    version = f"3 ({installed('math-verify', 'latex2sympy2_extended', 'sympy')})"
 
     def __init__(self, settings: VerifySettings) -> None:
         self._settings = settings
@@ -80,10 +86,14 @@ class MathsVerifier:
 
     def _judge(self, sandbox: Sandbox, request: VerificationRequest) -> Verdict:
         rules = request.answer if isinstance(request.answer, dict) else {"value": request.answer}
-        answer, boxed = str(rules["value"]), last_box(request.completion)
-        if boxed is None and BOX.search(request.completion):
+        after = after_thinking(request.completion)
+        if after.lstrip().startswith("<think>"):
+            return verdicts.unparseable("the thinking never ends")
+        stated = extract_answer(after)
+        answer, boxed = str(rules["value"]), last_box(stated)
+        if boxed is None and BOX.search(stated):
             return verdicts.unparseable("the box is never closed")
-        found = request.completion[-MAX_TAIL_CHARACTERS:] if boxed is None else boxed
+        found = stated[-MAX_TAIL_CHARACTERS:] if boxed is None else boxed
         if boxed is not None and len(boxed) > MAX_BOX_CHARACTERS:
             return verdicts.unparseable(f"the boxed answer is longer than {MAX_BOX_CHARACTERS} characters")
         if not found.strip():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from posttrain.verify import maths_text, units
 
+RELATIVE_TOLERANCE = 5e-6  # six significant digits
 Report = Callable[[Any], None]
 
 
@@ -49,7 +50,7 @@ def _judge(job: dict[str, Any]) -> dict[str, Any]:
     if units.contradict(expected, found, job["units_required"]):
         return _score(False, expected, found)
     if not job["boxed"]:
-        return _compare(expected, _parse(maths_text.without_false_values(found)), job)
+        return _compare(expected, _parse_prose(found), job)
     aligned = maths_text.align_equations(expected, stated)
     if aligned is None:
         return _score(False, expected, found)
@@ -76,24 +77,50 @@ def _show(value: Any) -> str:
 
 
 def _parse_answer(text: str) -> Any:
+    """The value of the whole text as LaTeX, or None: patterns for numbers in prose would pick a fragment of it."""
+    from math_verify import LatexExtractionConfig
+
     stripped = text.strip().strip("$").strip()
-    found = _parse(f"${stripped}$")
-    return _parse(stripped) if found is None else found
+    return None if "$" in stripped or not stripped else _parse(f"${stripped}$", [LatexExtractionConfig()])
 
 
-def _parse(text: str) -> Any:
-    """The last expression that math-verify finds, or None."""
-    from math_verify import parse
+def _parse_prose(prose: str) -> Any:
+    """The value that prose states: as a whole where it is one expression, else what math-verify finds last."""
+    if maths_text.is_hedge(prose):
+        return None
+    whole = maths_text.expression(prose)
+    if whole is not None and units.unit(whole) is None:
+        found = _parse_answer(maths_text.value(whole) or whole)
+        if found is not None or not maths_text.is_single(whole):
+            return found
+    return _parse(maths_text.without_false_values(prose))
+
+
+def _parse(text: str, patterns: Sequence[Any] = ()) -> Any:
+    """The last expression that math-verify finds by `patterns`, by default LaTeX and plain numbers; or None."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     sys.set_int_max_str_digits(0)
-    found = parse(text, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    patterns = patterns or [LatexExtractionConfig(), ExprExtractionConfig()]
+    found = parse(text, patterns, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
     return found[0] if found else None
 
 
 def _equal(expected: Any, found: Any) -> bool:
     from math_verify import verify
 
-    return bool(verify([expected], [found], timeout_seconds=None, raise_on_error=True))
+    return bool(verify([expected], [found], timeout_seconds=None, raise_on_error=True)) and _near(expected, found)
+
+
+def _near(expected: Any, found: Any) -> bool:
+    """Whether two numbers are near for their size: math-verify rounds to six decimals, which makes all tiny ones equal."""
+    from sympy import Expr
+
+    if not all(isinstance(side, Expr) and side.is_number for side in (expected, found)):
+        return True
+    one, other = expected.evalf(), found.evalf()
+    difference = abs(one - other).evalf()
+    return not difference.is_comparable or bool(difference <= RELATIVE_TOLERANCE * max(abs(one), abs(other)))
 
 
 def _equal_with_percent(expected: Any, found: Any, rule: str, asks_percent: bool) -> bool:

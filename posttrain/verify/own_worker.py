@@ -32,14 +32,21 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(2, 1)
     with Connection(int(descriptor)) as parent:
+        process_id = os.getpid()
+
+        def send(reply: Any) -> None:
+            if os.getpid() != process_id:  # a child of a verifier that forked; its reply would be taken for that on another row
+                os._exit(1)
+            parent.send_bytes(json.dumps(reply).encode())
+
         verifier = load_verifier(name, target, VerifySettings.model_validate_json(settings))
-        parent.send_bytes(json.dumps({"ready": verifier.version}).encode())
+        send({"ready": verifier.version})
         while True:
             try:
                 rows = json.loads(parent.recv_bytes())
             except EOFError:
                 return
-            parent.send_bytes(json.dumps(_answer(verifier, [VerificationRequest(**row) for row in rows])).encode())
+            send(_answer(verifier, [VerificationRequest(**row) for row in rows]))
 
 
 def _answer(verifier: Judges, requests: Sequence[VerificationRequest]) -> list[dict[str, Any]] | dict[str, str]:

@@ -186,23 +186,30 @@ def without_numpy(value: Any) -> Any:
     return value.item() if isinstance(value, numpy.generic) else value
 
 
-def write_frame(descriptor: int, value: Any) -> None:
-    """Writes one JSON value behind its length; blocks while the reader is behind.
+def frame(value: Any) -> bytes:
+    """One JSON value behind its length.
 
     Raises:
         NotPlainError: it is longer than a frame may be.
-        OSError: the reader has gone.
     """
     text = json.dumps(value, allow_nan=False).encode()
     if len(text) > MAX_FRAME_BYTES:
         raise NotPlainError(f"values of more than {MAX_FRAME_BYTES >> 20} MiB")
-    rest = len(text).to_bytes(_HEADER_BYTES, "big") + text
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    return len(text).to_bytes(_HEADER_BYTES, "big") + text
+
+
+def write_frame(descriptor: int, written: bytes) -> None:
+    """Writes what `frame` gave; blocks while the reader is behind.
+
+    Raises:
+        OSError: the reader has gone.
+    """
+    while written:
+        written = written[os.write(descriptor, written) :]
 
 
 def read_frame(descriptor: int) -> Any:
-    """The JSON value that `write_frame` wrote; blocks until all of it is there.
+    """The JSON value of one `frame`; blocks until all of it is there.
 
     Raises:
         EOFError: the writer has gone.

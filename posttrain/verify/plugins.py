@@ -48,7 +48,7 @@ class PluginVerifier:
             self._own.check_answer(answer)
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = f"the verifier {self.name!r} refuses it ({type(error).__name__}: {error})"
             raise refuse("answer", answer, why, "Correct the answer.") from error
 
@@ -111,10 +111,11 @@ def load_verifier(name: str, target: str, settings: VerifySettings) -> Verifier:
         ConfigError: says what is missing.
     """
     verifier = _construct(target, settings)
-    missing = [part for part in ("name", "version") if not _is_text(getattr(verifier, part, None))]
-    missing += [part for part in ("check_answer", "verify") if not callable(getattr(verifier, part, None))]
-    if isinstance(verifier, OwnVerifier) and type(verifier).judge is OwnVerifier.judge:
-        missing.append("judge")
+    try:
+        missing = _missing(verifier)
+    except (Exception, SystemExit) as error:  # a property runs whatever it holds
+        why = f"it does not say what it is ({type(error).__name__}: {error})"
+        raise ConfigError(FIELD, target, why, _REMEDY) from error
     if missing:
         why = f"it has no {', no '.join(missing)}"
         raise ConfigError(FIELD, target, why, f"name and version are texts, the others functions. {_REMEDY}")
@@ -123,7 +124,7 @@ def load_verifier(name: str, target: str, settings: VerifySettings) -> Verifier:
         raise ConfigError(FIELD, target, why, "Use the same name in both places.")
     try:
         json.dumps(_limits(verifier), allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(FIELD, target, f"its limits are no JSON object ({error})", _REMEDY) from error
     return verifier
 
@@ -132,14 +133,22 @@ def _construct(target: str, settings: VerifySettings) -> Any:
     module, _, attribute = target.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # an import runs whatever the module holds
+    except (Exception, SystemExit) as error:  # an import runs whatever the module holds
         why = f"it cannot be imported ({type(error).__name__}: {error})"
         raise ConfigError(FIELD, target, why, f"Install it where tasks run. {_SHAPE}") from error
     try:
         return kind(settings)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = f"it cannot be constructed with VerifySettings ({type(error).__name__}: {error})"
         raise ConfigError(FIELD, target, why, _REMEDY) from error
+
+
+def _missing(verifier: Any) -> list[str]:
+    missing = [part for part in ("name", "version") if not _is_text(getattr(verifier, part, None))]
+    missing += [part for part in ("check_answer", "verify") if not callable(getattr(verifier, part, None))]
+    if isinstance(verifier, OwnVerifier) and type(verifier).judge is OwnVerifier.judge:
+        missing.append("judge")
+    return missing
 
 
 def _limits(verifier: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from posttrain.verify.plain_values import NotPlainError, Objects, read_frame, write_frame
+from posttrain.verify.plain_values import NotPlainError, Objects, frame, read_frame, write_frame
 
 CALLS, VALUES = 4, 5  # descriptors, alike at both ends
 
@@ -22,9 +22,10 @@ def serve_calls(function: Callable[..., Any]) -> None:
         except EOFError:
             return
         try:
-            write_frame(VALUES, _answer(function, call))
+            answer = frame(_answer(function, call))
         except NotPlainError as error:
-            write_frame(VALUES, {"failed": str(error)})
+            answer = frame({"failed": str(error)})
+        write_frame(VALUES, answer)
 
 
 def _answer(function: Callable[..., Any], call: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest
 from posttrain.verify.limits import sandbox_limits
 from posttrain.verify.sandbox.pool import Sandbox
-from posttrain.verify.scorers import judge_report, scorer_sandbox
+from posttrain.verify.scorers import installed, judge_report, scorer_sandbox
 
 _EVALUATES = "its scorer evaluates the completion's text as code, so the completion could set its own score"
 REFUSED = {
@@ -44,7 +44,7 @@ class ReasoningGymVerifier:
     """See the module."""
 
     name = "reasoning_gym"
-    version = "2"
+    version = f"3 ({installed('reasoning-gym', 'sympy')})"
 
     def __init__(self, settings: VerifySettings) -> None:
         self._settings = settings

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status; errors are said in one line."""
     given = _parser().parse_args(arguments)
     try:
+        _check_paths(given)
         settings = _settings(given.set)
         rollouts = tables.read_table(given.rollouts, "ROLLOUTS", tables.JUDGED_COLUMNS)
         prompts = tables.read_table(given.prompts, "PROMPTS")
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         said = describe_changes(old, verdicts) if old is not None else _describe(verdicts)
         path = tables.write_table(verdicts, "VERDICTS", given.out)
-    except PosttrainError as error:
+    except (PosttrainError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     sys.stdout.write(f"{said}\nverdicts: {path.absolute()}\n")
@@ -112,6 +114,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--old", type=Path, help="earlier VERDICTS or SCORED of these rollouts, to compare with")
     parser.add_argument("--max-completion-tokens", type=int, default=0, help="cap of the sampler; the overlong buffer needs it")
     return parser
+
+
+def _check_paths(given: argparse.Namespace) -> None:
+    """Before anything is judged: the inputs are there, and the verdicts can be written without losing one of them."""
+    inputs: dict[str, Path | None] = {"ROLLOUTS": given.rollouts, "PROMPTS": given.prompts, "--old": given.old}
+    out: Path = given.out.absolute()
+    for field, path in inputs.items():
+        if path is None:
+            continue
+        if not path.is_file():
+            raise ConfigError(field, str(path), "there is no such file", "Give the path of a stored Arrow file.")
+        if path.resolve() == out.resolve():
+            why = f"the verdicts would be written over {field}"
+            raise ConfigError("--out", str(given.out), why, "Give the path of a file of its own.")
+    if out.is_dir():
+        raise ConfigError("--out", str(given.out), "it is a directory", "Give the path of a file.")
+    try:
+        with tempfile.TemporaryFile(dir=next(parent for parent in out.parents if parent.exists())):
+            pass
+    except OSError as error:
+        raise ConfigError("--out", str(given.out), f"it cannot be written ({error})", "Choose another place.") from error
 
 
 def _settings(assignments: Sequence[str]) -> VerifySettings:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 from posttrain.config_verify import VerifySettings
@@ -56,6 +57,18 @@ def _open_sandbox(entry: str, settings: VerifySettings) -> Sandbox:
     return Sandbox(entry, limits, policy=settings.sandbox, packages=packages).__enter__()
 
 
+def installed(*packages: str) -> str:
+    """The versions of `packages` here, for a verifier's own version: an upgrade may change verdicts."""
+    return ", ".join(f"{name} {_version(name)}" for name in packages)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
 def judge_report(result: SandboxResult, timeout_s: float) -> Verdict:
     """The verdict on what a scorer reported.
 
@@ -73,6 +86,8 @@ def _judge_report(result: SandboxResult, timeout_s: float) -> Verdict:
     ready = {"ready": True} in reports
     report = reports[-1] if reports and reports[-1] != {"ready": True} else {}
     if not report and (result.ended == "timeout" or result.exit_status in (-9, -24)):  # CPU limit: SIGKILL, SIGXCPU
+        if not ready:
+            return verdicts.errored(f"the dataset's answer was not understood within {timeout_s:g} s")
         return verdicts.timed_out(f"stopped after {timeout_s:g} s")
     if "score" in report:
         detail, score = str(report.get("detail", "")), float(report["score"])

@@ -8,6 +8,7 @@ _NAMES = """
 mm millimeter millimetre|cm centimeter centimetre|m meter metre|km kilometer kilometre|in inch inche|ft foot feet|yd yard|mi mile
 mg milligram|g gram|kg kilogram|t ton tonne|oz ounce|lb pound|ml milliliter millilitre|l liter litre|s sec second|min minute
 h hr hour|day|week|month|year|dollar|cent|euro|degree|radian rad
+hz hertz|khz kilohertz|mhz megahertz|kj kilojoule|joule|newton|kw kilowatt|watt|volt|mph|kph|celsius|fahrenheit
 """
 _UNITS = {name: names.split()[0] for names in _NAMES.strip().replace("\n", "|").split("|") for name in names.split()}
 _LAST = re.compile(

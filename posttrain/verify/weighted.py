@@ -13,20 +13,19 @@ The answer is {"parts": [{"name": "correct", "verifier": "maths", "weight": 1.0,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from posttrain.advantages import MAX_REWARD
 from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError
 from posttrain.table_checks import UNJUDGED
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Part, Verdict, VerificationRequest, Verifier
-from posttrain.verify.batches import is_finite, verify_safely
+from posttrain.verify.batches import PART_NAME, is_finite, verify_safely
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _REMEDY = 'Use {"parts": [{"name": "correct", "verifier": "maths", "weight": 1.0, "answer": …}, …]}.'
 
 
@@ -97,11 +96,13 @@ class WeightedVerifier:
         require_keys(part, ["verifier", "weight", "answer"], _REMEDY, optional=["name"])
         if not isinstance(part["verifier"], str) or part["verifier"] == self.name:
             raise refuse(f"{field}.verifier", part["verifier"], "it is not the name of a single verifier", _REMEDY)
-        if not isinstance(part_name(part), str) or not _NAME.fullmatch(part_name(part)):
+        if not isinstance(part_name(part), str) or not PART_NAME.fullmatch(part_name(part)):
             why = "a name has up to 64 letters, digits, '_', '.' and '-'"
             raise refuse(f"{field}.name", part_name(part), why, "It becomes part of the names of metrics.")
         if not is_finite(part["weight"]):
             raise refuse(f"{field}.weight", part["weight"], "it is not a finite number", _REMEDY)
+        if abs(part["weight"]) > MAX_REWARD:
+            raise refuse(f"{field}.weight", part["weight"], f"it is beyond ±{MAX_REWARD:g}", "No reward may be that large.")
         try:
             self._verifier(part["verifier"]).check_answer(part["answer"])
         except ConfigError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError, VerificationError
 from posttrain.verify import verdicts
-from posttrain.verify.base import Verdict, VerificationRequest
+from posttrain.verify.base import Part, Verdict, VerificationRequest
 from posttrain.verify.own import OwnVerifier
 
 
@@ -77,6 +79,17 @@ class Batches:
         ]
 
 
+@dataclass(frozen=True)
+class Explained(Verdict):
+    """A verdict with one field more."""
+
+    why: str = ""
+
+
+def with_parts(*names: Any) -> Verdict:
+    return Verdict("pass", 1.0, "", 0.0, tuple(Part(name, "pass", 1.0, 1.0) for name in names))
+
+
 class Unsound(Batches):
     """Every way in which a verdict cannot be kept."""
 
@@ -91,9 +104,63 @@ class Unsound(Batches):
             "true": Verdict("pass", True, "", 0.0),
             "seconds": Verdict("pass", 1.0, "", -1.0),
             "type": ("pass", 1.0),
+            "huge": Verdict("pass", 1e101, "", 0.0),
+            "surrogate": with_parts("a \ud800"),
+            "newline": with_parts("a\nb"),
+            "slash": with_parts("a/b"),
+            "blank": with_parts(""),
+            "number": with_parts(1),
+            "same": with_parts("a", "a"),
+            "none": Verdict("pass", 1.0, "", 0.0, None),  # type: ignore[arg-type]
+            "nones": Verdict("pass", 1.0, "", 0.0, (None,)),  # type: ignore[arg-type]
             "numpy": Verdict("pass", np.float32(0.5), "\x00", 0.0),  # type: ignore[arg-type]
+            "subclass": Explained("pass", 1.0, "", 0.0, (Part("a.b-c_1", "pass", 1.0, 1),), "because"),
         }
         return [said[request.completion] for request in requests]  # type: ignore[misc]
+
+
+class Forks(OwnVerifier):
+    """Its rewards are what the completion says; `return` and `raise` fork before, and the child does so too."""
+
+    name = "forks"
+    version = "1"
+
+    def judge(self, request: VerificationRequest) -> float:
+        if request.completion in ("return", "raise"):
+            child = os.fork()
+            if child == 0 and request.completion == "raise":
+                raise RuntimeError("in the child")
+            if child == 0:
+                return 0.25
+            os.waitpid(child, 0)
+            return 1.0
+        return float(request.completion)
+
+
+class Exits(OwnVerifier):
+    """Ends the process, as a script without a guard does, where the environment says."""
+
+    name = "exits"
+
+    def __init__(self, settings: VerifySettings) -> None:
+        super().__init__(settings)
+        self.leave("made")
+
+    @staticmethod
+    def leave(place: str) -> None:
+        if os.environ["POSTTRAIN_TEST_EXIT"] == place:
+            sys.exit(0)
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        self.leave("version")
+        return "1"
+
+    def check_answer(self, answer: Any) -> None:
+        self.leave("answer")
+
+    def judge(self, request: VerificationRequest) -> float:
+        return 1.0
 
 
 class NoVersion(OwnVerifier):

@@ -25,6 +25,7 @@ for text in texts:
     maths_text.last_box(text), reasoning_gym.extract_answer(text), verdicts.clean(text)
     tail = text[-maths.MAX_TAIL_CHARACTERS:]
     maths_text.normalise(tail, False), maths_text.normalise(tail), maths_text.is_text(tail), maths_text.without_false_values(tail)
+    maths_text.is_hedge(tail), maths_text.expression(tail), maths_text.is_single(tail)
     maths_text.stated_last(tail), maths_text.equal_as_text(tail, tail), maths_text.align_equations(tail, "5")
 print("done")
 """

@@ -16,7 +16,7 @@ from posttrain.config_base import ModelData
 from posttrain.config_verify import VerifySettings
 from posttrain.errors import ConfigError, VerificationError
 from posttrain.prompts import load_prompts
-from posttrain.verify.base import Verdict, VerificationRequest
+from posttrain.verify.base import Part, Verdict, VerificationRequest
 from posttrain.verify.registry import create_verifier
 from tests.tiny_models import build_tiny_tokenizer
 
@@ -91,11 +91,42 @@ def test_a_verifier_may_say_that_nothing_can_be_verified() -> None:
 
 
 def test_verdicts_that_no_table_can_hold_are_errors() -> None:
-    kinds = ["outcome", "reward", "unjudged", "infinite", "true", "seconds", "type", "numpy"]
+    kinds = ["outcome", "reward", "unjudged", "infinite", "true", "seconds", "type", "huge"]
+    kinds += ["surrogate", "newline", "slash", "blank", "number", "same", "none", "nones", "numpy", "subclass"]
     verdicts = judge(settings("unsound Unsound"), "unsound", kinds, 1)
-    assert [verdict.outcome for verdict in verdicts] == ["error"] * 7 + ["pass"]
-    assert [verdict.reward for verdict in verdicts] == [None] * 7 + [0.5]
-    assert verdicts[7].detail == "\N{REPLACEMENT CHARACTER}"
+    assert [verdict.outcome for verdict in verdicts] == ["error"] * 16 + ["pass"] * 2
+    assert [verdict.reward for verdict in verdicts] == [None] * 16 + [0.5, 1.0]
+    assert "the reward 1e+101, which is beyond ±1e+100" in verdicts[7].detail
+    assert all("a name has up to 64 letters" in verdict.detail for verdict in verdicts[8:12])
+    assert "two parts of the same name" in verdicts[13].detail
+    assert verdicts[16].detail == "\N{REPLACEMENT CHARACTER}"
+    assert verdicts[17].parts == (Part("a.b-c_1", "pass", 1.0, 1.0),)
+
+
+def test_a_child_that_a_judge_forks_answers_for_no_row() -> None:
+    completions = ["0.5", "return", "0.5", "raise", "0.5", "0.75", "return", "0.5"] * 3
+    verdicts = judge(settings("forks Forks"), "forks", completions, 1)
+    wanted = {"0.5": 0.5, "0.75": 0.75, "return": 1.0, "raise": 1.0}
+    assert [verdict.reward for verdict in verdicts] == [wanted[completion] for completion in completions]
+
+
+@pytest.mark.parametrize(("place", "message"), [("made", "cannot be constructed"), ("version", "does not say what it is")])
+def test_a_verifier_that_ends_the_process_is_refused(monkeypatch: pytest.MonkeyPatch, place: str, message: str) -> None:
+    monkeypatch.setenv("POSTTRAIN_TEST_EXIT", place)
+    with pytest.raises(ConfigError, match=f"own_verifiers:Exits.*{message}.*SystemExit: 0"):
+        create_verifier("exits", settings("exits Exits"))
+
+
+def test_a_check_of_answers_or_an_import_that_ends_the_process_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("POSTTRAIN_TEST_EXIT", "answer")
+    with pytest.raises(ConfigError, match="'exits' refuses it .SystemExit: 0"):
+        create_verifier("exits", settings("exits Exits")).check_answer(1)
+    (tmp_path / "script_without_guard.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="script_without_guard:X.*cannot be imported .SystemExit: 0"):
+        create_verifier("x", VerifySettings(plugins="x=script_without_guard:X"))
 
 
 def test_name_version_limits_and_the_check_of_answers_are_the_users() -> None:

@@ -94,7 +94,7 @@ def test_verdicts_stored_before_a_column_was_added_can_be_compared_with(shard: d
     [
         (["--verifier", "last_numbr"], "Did you mean 'last_number'"), (["--verifier", "code"], "prompt 'p'"), (["--set", "timeout_s=5"], "verify.timeout_s=5"),
         (["--set", "verify.timeout_s=fast"], "timeout_s"), (["--set", "verify.time_s=5"], "timeout_s"), (["--set", "verify.timeout_s=["], "not YAML"),
-        (["--old", "/nowhere.arrow"], "the file has gone"),
+        (["--old", "/nowhere.arrow"], "there is no such file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_and_nothing_is_written(
@@ -103,6 +103,28 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     status, out = run(shard, *options)
     assert status == 2 and not out.exists()
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "out", "message"),
+    [
+        ({}, "rollouts.arrow", "over ROLLOUTS"), ({}, "sub/../prompts.arrow", "over PROMPTS"), ({}, "verdicts.arrow", "over --old"),
+        ({}, "link.arrow", "over ROLLOUTS"), ({}, ".", "it is a directory"), ({}, "rollouts.arrow/new.arrow", "it cannot be written"),
+        ({"ROLLOUTS": "nowhere.arrow"}, "new.arrow", "nowhere.arrow': there is no such file"),
+    ],
+)  # fmt: skip
+def test_a_place_that_the_verdicts_cannot_go_to_is_refused_before_judging(
+    shard: dict[str, Path], given: dict[str, str], out: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shard["ROLLOUTS"].parent
+    (folder / "sub").mkdir()
+    (folder / "link.arrow").symlink_to(shard["ROLLOUTS"])
+    before = {path: path.read_bytes() for path in shard.values()}
+    paths = shard | {name: folder / path for name, path in given.items()}
+    arguments = [paths["ROLLOUTS"], paths["PROMPTS"], "--old", paths["VERDICTS"], "--out", folder / out, "--verifier", "no_such"]
+    assert rescore.main([str(argument) for argument in arguments]) == 2  # an unknown verifier would be refused next
+    assert message in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in shard.values()} == before and len(list(folder.iterdir())) == 5
 
 
 def test_old_verdicts_of_other_rollouts_are_refused(shard: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

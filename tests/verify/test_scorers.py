@@ -22,8 +22,8 @@ READY = b'{"ready": true}'
     ("status", "reports", "outcome", "reward"),
     [
         (0, (READY, b'{"score": 1.0}'), "pass", 1.0), (0, (READY, b'{"score": 0.5}'), "fail", 0.5), (0, (READY, b'{"unparseable": "x"}'), "unparseable", 0.0),
-        (-11, (READY,), "unparseable", 0.0), (1, (READY,), "unparseable", 0.0), (-9, (READY,), "timeout", 0.0), (-24, (), "timeout", 0.0),
-        (-11, (), "error", None), (1, (b'{"fault": "x"}',), "error", None),
+        (-11, (READY,), "unparseable", 0.0), (1, (READY,), "unparseable", 0.0), (-9, (READY,), "timeout", 0.0), (-24, (READY,), "timeout", 0.0),
+        (-11, (), "error", None), (-24, (), "error", None), (-9, (), "error", None), (1, (b'{"fault": "x"}',), "error", None),
     ],
 )  # fmt: skip
 def test_after_ready_whatever_goes_wrong_is_the_completions_doing(

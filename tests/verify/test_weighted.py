@@ -110,7 +110,7 @@ def test_version_and_limits_tell_those_of_the_parts() -> None:
         (parts(CORRECT, CORRECT), "same name"), (parts(CORRECT | {"weight": "1"}), "not a finite number"), (parts(CORRECT | {"weight": True}), "not a finite"),
         (parts(CORRECT | {"verifier": "weighted"}), "single verifier"), (parts(CORRECT | {"verifier": "exactly"}), "no such verifier"),
         (parts(CORRECT | {"name": "a/b"}), "letters, digits"), (parts(CORRECT | {"answer": "x"}), "'correct': it is not one number"),
-        (parts("exact"), "not a mapping"),
+        (parts("exact"), "not a mapping"), (parts(CORRECT | {"weight": -1e101}), "beyond ±1e.100"),
     ],
 )  # fmt: skip
 def test_a_sum_of_the_wrong_shape_is_refused_and_never_scored(answer: Any, part: str) -> None:
@@ -118,6 +118,14 @@ def test_a_sum_of_the_wrong_shape_is_refused_and_never_scored(answer: Any, part:
         create_verifier("weighted", VerifySettings()).check_answer(answer)
     (verdict,) = judge("weighted", [("42", answer)])
     assert (verdict.outcome, verdict.reward) == ("error", None)
+
+
+def test_a_sum_beyond_what_advantages_take_is_an_error_at_once() -> None:
+    answer = parts(CORRECT | {"weight": 9e99}, CORRECT | {"name": "again", "weight": 9e99})
+    verdicts = verify([prompt("p", "weighted", answer)], rollouts_of("p", ["42", "41"]))
+    assert verdicts["outcome"].to_pylist() == ["error", "fail"]
+    assert verdicts["reward"].to_pylist() == [None, 0.0]
+    assert "the reward 1.8e+100, which is beyond ±1e+100" in verdicts["detail"].to_pylist()[0]
 
 
 def test_each_part_has_its_own_metrics() -> None:
