@@ -47,7 +47,14 @@ def settings(tmp_path: Path) -> DpoSettings:
 def test_a_part_of_training_runs_task_by_task_through_s3(executor: Executor, settings: DpoSettings) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
     reference = executor.run(reference_policy, policy_directory=base["policy"], reference="", trust_remote_code=False)
-    prepared = executor.run(prepare_preferences, policy_directory=base["policy"], data=settings.data, num_shards=2, seed=0)
+    prepared = executor.run(
+        prepare_preferences,
+        policy_directory=base["policy"],
+        data=settings.data,
+        verification=settings.verify,
+        num_shards=2,
+        seed=0,
+    )
     shards = executor.to_python(prepared["shards"], list[TableFile])
     assert len(shards) == 2
 
@@ -75,7 +82,14 @@ def test_a_part_of_training_runs_task_by_task_through_s3(executor: Executor, set
 
 def test_the_graphs_have_one_reference_task_a_shard_and_none_in_training(executor: Executor, settings: DpoSettings) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
-    prepared = executor.run(prepare_preferences, policy_directory=base["policy"], data=settings.data, num_shards=2, seed=0)
+    prepared = executor.run(
+        prepare_preferences,
+        policy_directory=base["policy"],
+        data=settings.data,
+        verification=settings.verify,
+        num_shards=2,
+        seed=0,
+    )
     precompute = executor.compile(
         precompute_reference, shards=prepared["shards"], evaluation=prepared["evaluation"], reference=base["policy"],
         dtype="float32", trust_remote_code=False,

@@ -13,6 +13,7 @@ from flytekit.types.file import FlyteFile
 
 from posttrain import policy, resolution, tables, trainer_state
 from posttrain.config import GrpoSettings
+from posttrain.verify.registry import verifier_versions
 from tasks.artifacts import PolicyDirectory, StateDirectory, TableFile
 from tasks.checkpoint import checkpoint
 from tasks.prepare import base_policy, prepare
@@ -47,11 +48,13 @@ def executor() -> Iterator[Executor]:
 
 
 def verify_in_flyte(executor: Executor, sampled: dict, prompts: object, settings: GrpoSettings) -> dict:
+    table = tables.read_table(executor.to_python(prompts, TableFile).path, "PROMPTS")
     return executor.run(
         verify,
-        rollouts=sampled["rollouts"],
+        completions=sampled["completions"],
         prompts=prompts,
         settings=settings.verify,
+        verifier_versions=verifier_versions(table, settings.verify),
         max_completion_tokens=6,
         num_wanted_groups=4,
         iteration=1,
@@ -62,7 +65,9 @@ def verify_in_flyte(executor: Executor, sampled: dict, prompts: object, settings
 @pytest.mark.slow
 def test_an_iteration_runs_task_by_task_through_s3(executor: Executor, tmp_path: Path) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
-    prepared = executor.run(prepare, policy_directory=base["policy"], data=SETTINGS.data, loop=SETTINGS.loop)
+    prepared = executor.run(
+        prepare, policy_directory=base["policy"], data=SETTINGS.data, verification=SETTINGS.verify, loop=SETTINGS.loop
+    )
     sampled = executor.run(
         rollouts,
         policy_directory=base["policy"],
@@ -118,7 +123,9 @@ def test_an_iteration_runs_task_by_task_through_s3(executor: Executor, tmp_path:
 @pytest.mark.slow
 def test_the_dynamics_compile_to_the_graph_of_the_design(executor: Executor) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
-    prepared = executor.run(prepare, policy_directory=base["policy"], data=SETTINGS.data, loop=SETTINGS.loop)
+    prepared = executor.run(
+        prepare, policy_directory=base["policy"], data=SETTINGS.data, verification=SETTINGS.verify, loop=SETTINGS.loop
+    )
     loop = SETTINGS.loop.model_copy(update={"num_shards": 2, "num_iterations": 4, "staleness": 1})
     settings = SETTINGS.model_copy(update={"loop": loop})
 

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import gc
 import importlib
+import json
 import os
 import sys
 import types
@@ -21,9 +22,8 @@ from posttrain.verify.program_calls import serve_calls
 
 Report = Callable[[Any], None]
 _PRELOADED = (
-    "abc", "bisect", "collections", "collections.abc", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "functools", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "random", "re", "string",
-    "struct", "textwrap", "time", "traceback", "typing",
+    "bisect", "collections", "collections.abc", "copy", "enum", "functools", "heapq", "io", "itertools", "json", "math",
+    "operator", "random", "re", "string", "time", "typing",
 )  # fmt: skip
 # Run before any fork: what the interpreter then remembers (methods it looked up, bytecode made special) no child writes anew,
 # and every page of memory that a child writes is copied.
@@ -50,18 +50,18 @@ def preload() -> None:
     finally:
         os.register_at_fork = register
     sys.modules["random"].seed(0)
+    sys.set_int_max_str_digits(0)
+    builtins.exit = builtins.quit = sys.exit  # as an interpreter started in the usual way has them
     depth = sys.getrecursionlimit()
     for _ in range(_NUM_WARM_UPS):
-        run(_WARM_UP, lambda value: None)
+        run(_WARM_UP, lambda value: json.dumps(value, allow_nan=False).encode())
         sys.setrecursionlimit(depth)
     del sys.modules["completion"]
 
 
 def run(job: dict[str, Any], report: Report) -> int:
     """Runs `job["source"]` in its mode and returns the exit status of the process."""
-    sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
-    builtins.exit = builtins.quit = sys.exit  # as an interpreter started in the usual way has them
     try:
         code = compile(job["source"], "<completion>", "eval" if job["mode"] == "expression" else "exec", dont_inherit=True)
     except _CANNOT_COMPILE as error:

@@ -7,15 +7,13 @@ import select
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.verify.sandbox import filesystem, landlock, namespaces, rights
 from posttrain.verify.sandbox.seccomp import Filters
 
 
-@dataclass(frozen=True)
-class Confined:
+class Confined(NamedTuple):
     """The filters in force, whether the server sees no processes but its own children, and whether these have a scratch."""
 
     filters: Filters
