@@ -156,7 +156,7 @@ class Connection:
         lines = _Lines()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
-        if poller.poll(min(_UNDISTURBED_MS, math.ceil(job.timeout_s * 1000))):
+        if poller.poll(int(min(_UNDISTURBED_MS, job.timeout_s * 1000))):
             return "exited"
         for descriptor in streams:
             poller.register(descriptor, select.POLLIN)
