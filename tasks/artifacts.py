@@ -73,7 +73,8 @@ def read_all(files: Sequence[FlyteFile], name: str) -> list[pa.Table]:
 
 def write(table: pa.Table, name: str, task: str, columns: Sequence[str] | None = None) -> FlyteFile:
     """Validates and writes a table, or these columns of it; flytekit uploads it where the run is remote."""
-    return FlyteFile(str(tables.write_table(table, name, new_path(task, f"{name.lower()}.arrow"), columns=columns)))
+    file = f"{name.lower()}.arrow" if columns is None else f"{name.lower()}-part.arrow"
+    return FlyteFile(str(tables.write_table(table, name, new_path(task, file), columns=columns)))
 
 
 def fetch(source: str) -> str:

@@ -105,7 +105,7 @@ def test_every_verifier_passes_the_right_completion_and_accepts_its_answer_from_
         ("code", {"mode": "program", "inputs": ["1"], "outputs": [1]}, "the text to print"),
         ("code", {"mode": "program", "inputs": ["1"], "outputs": ["1"], "tests": []}, "no such key"),
         ("reasoning_gym", {"dataset": "chain_sum"}, "'entry' is missing"), ("reasoning_gym", {"dataset": "nope", "entry": {}}, "no such generator"),
-        ("reasoning_gym", {"dataset": "countdown", "entry": {}}, "evaluates the completion's text"),
+        ("reasoning_gym", {"dataset": "polynomial_multiplication", "entry": {}}, "evaluates the completion's text"),
         ("reasoning_gym", {"dataset": "game_of_life_halting", "entry": {}}, "full reward to any text"),
         ("reasoning_gym", {"dataset": "chain_sum", "entry": {"answer": "1"}}, "not an item"),
     ],
