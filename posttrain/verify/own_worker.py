@@ -5,10 +5,8 @@ It talks in JSON over one socket. What the verifier prints goes to the log.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,15 +19,14 @@ from posttrain.errors import VerificationError
 from posttrain.verify.base import VerificationRequest
 from posttrain.verify.batches import Judges, verify_safely
 from posttrain.verify.plugins import load_verifier
-
-_PR_SET_PDEATHSIG = 1
+from posttrain.verify.sandbox.rights import die_with_parent
 
 
 def main() -> None:
     """Says `ready`, then answers every list of requests with a list of verdicts."""
     descriptor, name, target, settings = sys.argv[1:5]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
     os.dup2(2, 1)
     with Connection(int(descriptor)) as parent:
         process_id = os.getpid()

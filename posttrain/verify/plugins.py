@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -20,10 +19,10 @@ from posttrain.verify.answers import refuse
 from posttrain.verify.base import Verdict, VerificationRequest, Verifier
 from posttrain.verify.own import OwnVerifier
 from posttrain.verify.own_pool import OwnWorkers
+from posttrain.verify.sandbox.pool import Sandbox
 
 ENTRY_POINTS = "posttrain.verifiers"
 FIELD = "verify.plugins"
-MAX_PROCESSES = 16
 BATCH = 16  # completions of one call to a verifier that takes several
 _SHAPE = "Write name=package.module:Class, several separated by commas."
 _REMEDY = "See `Write your own verifier` in docs/verification.md."
@@ -60,7 +59,7 @@ class PluginVerifier:
         """
         size = 1 if isinstance(self._own, OwnVerifier) else BATCH
         batches = [requests[start : start + size] for start in range(0, len(requests), size)]
-        num_workers = min(len(batches), MAX_PROCESSES, os.cpu_count() or 1)
+        num_workers = min(len(batches), Sandbox.default_workers())
         settings = self._settings.model_dump_json()
         with (
             OwnWorkers(self.name, self._target, settings, self._settings.timeout_s, num_workers) as workers,

@@ -54,9 +54,14 @@ def preload() -> None:
     builtins.exit = builtins.quit = sys.exit  # as an interpreter started in the usual way has them
     depth = sys.getrecursionlimit()
     for _ in range(_NUM_WARM_UPS):
-        run(_WARM_UP, lambda value: json.dumps(value, allow_nan=False).encode())
+        run(_WARM_UP, _encode)
         sys.setrecursionlimit(depth)
     del sys.modules["completion"]
+
+
+def _encode(value: Any) -> None:
+    """Does what reporting does, short of writing."""
+    json.dumps(value, allow_nan=False).encode()
 
 
 def run(job: dict[str, Any], report: Report) -> int:

@@ -22,10 +22,9 @@ from typing import Any, Literal
 
 from posttrain.verify.sandbox.cgroups import Cgroup, Place
 from posttrain.verify.sandbox.launch import has_bubblewrap, spawn, start_strongest
+from posttrain.verify.sandbox.protocol import GO, LONG, MAX_INLINE_BYTES, READY
 
 Ended = Literal["exited", "timeout", "output_limit"]
-GO, READY, LONG = b"go", b"ready", b"long"  # as the server says them
-MAX_INLINE_BYTES = 1 << 15
 _CREDENTIALS = struct.Struct("iII")  # process, user, group: the kernel's word, in this process's own numbers
 START_TIMEOUT_S = 120.0  # imports of the entry module on a busy machine
 GRACE_S = 10.0
@@ -65,7 +64,7 @@ class Connection:
 
     def __init__(self, python: str, levels: Sequence[str], config: Mapping[str, Any], places: list[Place]) -> None:
         self._python, self._config, self._places = python, config, places
-        self.level = start_strongest(levels, self._start)
+        start_strongest(levels, self._start)
 
     def _start(self, level: str) -> str | None:
         """Starts a server at `level`; why the machine refuses it, or None."""

@@ -28,8 +28,13 @@ def visible_paths(packages: Sequence[str]) -> list[str]:
         libraries = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
     wanted = {os.path.dirname(path) for path in libraries}
     wanted |= {*standard_library(), *packages, *_EXTRAS}
-    existing = sorted({os.path.realpath(path) for path in wanted if os.path.exists(path)})
-    return [path for path in existing if not any(path.startswith(f"{other}/") for other in existing)]
+    return outermost(os.path.realpath(path) for path in wanted if os.path.exists(path))
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Each path once, sorted, none inside another."""
+    ordered = sorted(set(paths))
+    return [path for path in ordered if not any(path.startswith(f"{other}/") for other in ordered)]
 
 
 def standard_library() -> list[str]:
@@ -51,9 +56,9 @@ def enter_new_root(packages: Sequence[str], scratch_mib: int, owner: int) -> Non
         os.makedirs(os.path.dirname(_STAGE + path), exist_ok=True)
         os.symlink(os.readlink(path), _STAGE + path)
     for path in visible:
-        _bind(path, path, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV)
+        _bind(path, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV)
     for path in DEVICES:
-        _bind(path, path, _ATTR_NOSUID | _ATTR_NOEXEC)
+        _bind(path, _ATTR_NOSUID | _ATTR_NOEXEC)
     for path in hidden:
         _show_only(path, packages)
     _make_scratch(scratch_mib, owner)
@@ -131,12 +136,12 @@ def _show_only(place: str, packages: Sequence[str]) -> None:
     inside = [path for path in map(os.path.realpath, packages) if path.startswith(f"{place}/")]
     _mount_tmpfs(_STAGE + place, "size=64k,mode=755")
     for path in inside:
-        _bind(path, path, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV)
+        _bind(path, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV)
     _set_attributes(_STAGE + place, _ATTR_READ_ONLY | _ATTR_NOSUID | _ATTR_NODEV, recursive=False)
 
 
-def _bind(path: str, place: str, attributes: int) -> None:
-    target = _STAGE + place
+def _bind(path: str, attributes: int) -> None:
+    target = _STAGE + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if stat.S_ISDIR(os.stat(path).st_mode):
         os.makedirs(target, exist_ok=True)

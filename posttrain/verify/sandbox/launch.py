@@ -34,15 +34,12 @@ class SandboxRefused(VerificationError):
     """The kernel refuses the isolation that the settings require."""
 
 
-def start_strongest(levels: Sequence[str], start: Callable[[str], str | None]) -> str:
+def start_strongest(levels: Sequence[str], start: Callable[[str], str | None]) -> None:
     """Tries the accepted levels in order; what this machine refuses once is not tried again.
 
     Args:
         levels: those of `ACCEPTED` for a policy.
         start: starts a server at a level; returns why the machine refuses it, or None where it runs.
-
-    Returns:
-        The level.
 
     Raises:
         SandboxRefused: the machine allows no level that the policy accepts.
@@ -53,7 +50,7 @@ def start_strongest(levels: Sequence[str], start: Callable[[str], str | None]) -
         why = start(level)
         if why is None:
             _say(level)
-            return level
+            return
         _refused[level] = why
     reasons = "; ".join(f"{level}: {_refused[level]}" for level in levels)
     raise SandboxRefused(
@@ -119,7 +116,7 @@ def _bubblewrap(python: str, config: Mapping[str, Any]) -> list[str]:
     """bubblewrap's command line: the interpreter, its libraries and this package, read-only, and a scratch."""
     shown = [*_interpreter_paths(python), str(LIBRARY / "posttrain"), *config["packages"]]
     command = ["bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"]
-    for path in _outermost(shown):
+    for path in filesystem.outermost(os.path.abspath(path) for path in shown if not _is_top_level_link(path)):
         command += ["--ro-bind", path, path]
     for top in sorted(path for path in Path("/").iterdir() if path.is_symlink()):
         command += ["--symlink", os.readlink(top), str(top)]
@@ -141,7 +138,5 @@ def _interpreter_paths(python: str) -> list[str]:
     return [place for place in (*places, "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache") if os.path.exists(place)]
 
 
-def _outermost(paths: Sequence[str]) -> list[str]:
-    """Each path once, none inside another, no top-level link."""
-    ordered = sorted({os.path.abspath(path) for path in paths if not (os.path.dirname(path) == "/" and os.path.islink(path))})
-    return [path for path in ordered if not any(path.startswith(f"{other}/") for other in ordered)]
+def _is_top_level_link(path: str) -> bool:
+    return os.path.dirname(path) == "/" and os.path.islink(path)

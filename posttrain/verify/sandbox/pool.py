@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from posttrain.verify.sandbox.cgroups import writable_places
+from posttrain.verify.sandbox.cgroups import Place, writable_places
 from posttrain.verify.sandbox.connection import Connection, Ended, Job, SandboxFault
 from posttrain.verify.sandbox.launch import ACCEPTED, SandboxRefused
 
@@ -83,10 +84,13 @@ class Sandbox:
             "preload": list(preload),
         }
         self._limits, self._levels, self._python = limits, ACCEPTED[policy], python
-        self._places = writable_places()
         self.num_workers = num_workers or self.default_workers()
-        self.level = ""  # known when the first server has started
         self._idle: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        """Looked for by the first server: most sandboxes of a verifier start none."""
+        return writable_places()
 
     @staticmethod
     def default_workers() -> int:
@@ -148,7 +152,6 @@ class Sandbox:
         connection = self._idle.get()
         try:
             connection = connection or Connection(self._python, self._levels, self._config, self._places)
-            self.level = connection.level
             yield connection
         except BaseException:
             if connection is not None:

@@ -23,11 +23,9 @@ from typing import Any, NoReturn
 
 from posttrain.verify.sandbox import filesystem, rights
 from posttrain.verify.sandbox.confinement import confine
+from posttrain.verify.sandbox.protocol import GO, LONG, MAX_INLINE_BYTES, READY
 from posttrain.verify.sandbox.system_calls import is_refusal
 
-GO, READY = b"go", b"ready"
-LONG = b"long"  # in place of a job: it is too long for a message and lies in the last descriptor
-MAX_INLINE_BYTES = 1 << 15
 _DESCRIPTOR_BYTES = 4
 _ROOM = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
 _REPORTS = 3
