@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
-from types import TracebackType
 from typing import Any, Self
 
 from posttrain.errors import VerificationError
 from posttrain.verify import verdicts
 from posttrain.verify.base import Part, Verdict, VerificationRequest
+from posttrain.verify.lending import Lending
 
 START_LIMIT_S = 300.0  # imports alone can take minutes on a cold disk
 _END_LIMIT_S = 1.0
@@ -35,6 +34,8 @@ class WorkerLost(Exception):
 
 class OwnWorker:
     """One process, started by exec, with the search path of this one, so that it finds the same modules."""
+
+    is_used_up = False  # one that is lost raises
 
     def __init__(self, name: str, target: str, settings_json: str) -> None:
         """Raises VerificationError when the verifier does not start."""
@@ -101,43 +102,25 @@ class OwnWorkers:
     """A few workers, each started when it is first needed and replaced when it is lost. A context manager; thread-safe."""
 
     def __init__(self, name: str, target: str, settings_json: str, timeout_s: float, num_workers: int) -> None:
-        self._start = (name, target, settings_json)
         self._timeout_s = timeout_s
-        self._num_workers = num_workers
-        self._idle: queue.SimpleQueue[OwnWorker | None] = queue.SimpleQueue()
+        self._workers = Lending(num_workers, lambda: OwnWorker(name, target, settings_json))
 
     def __enter__(self) -> Self:
-        for _ in range(self._num_workers):
-            self._idle.put(None)
+        self._workers.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for _ in range(self._num_workers):
-            worker = self._idle.get()
-            if worker is not None:
-                worker.close()
+    def __exit__(self, *exception: Any) -> None:
+        self._workers.__exit__(*exception)
 
     def judge(self, requests: Sequence[VerificationRequest]) -> list[Verdict]:
         """One verdict for each request; where the worker is lost they are tried one by one, so that one row alone is lost."""
         try:
-            return self._judge_once(requests)
+            with self._workers.lend() as worker:
+                return worker.judge(requests, self._timeout_s * len(requests))
         except WorkerLost as lost:
             if len(requests) == 1:
                 return [lost.verdict]
         return [verdict for request in requests for verdict in self.judge([request])]
-
-    def _judge_once(self, requests: Sequence[VerificationRequest]) -> list[Verdict]:
-        worker = self._idle.get()
-        try:
-            worker = worker or OwnWorker(*self._start)
-            return worker.judge(requests, self._timeout_s * len(requests))
-        except BaseException:
-            if worker is not None:
-                worker.close()
-            worker = None
-            raise
-        finally:
-            self._idle.put(worker)
 
 
 def _read_verdict(row: dict[str, Any]) -> Verdict:

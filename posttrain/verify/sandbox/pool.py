@@ -5,17 +5,15 @@ from __future__ import annotations
 import marshal
 import math
 import os
-import queue
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from posttrain.verify.lending import Lending
 from posttrain.verify.sandbox.cgroups import Place, writable_places
 from posttrain.verify.sandbox.connection import Connection, Ended, Job, SandboxFault
 from posttrain.verify.sandbox.launch import ACCEPTED, SandboxRefused
@@ -85,7 +83,10 @@ class Sandbox:
         }
         self._limits, self._levels, self._python = limits, ACCEPTED[policy], python
         self.num_workers = num_workers or self.default_workers()
-        self._idle: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
+        self._servers = Lending(self.num_workers, self._start)
+
+    def _start(self) -> Connection:
+        return Connection(self._python, self._levels, self._config, self._places)
 
     @cached_property
     def _places(self) -> list[Place]:
@@ -98,16 +99,12 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         """Starts nothing yet: each server starts with its first job."""
-        for _ in range(self.num_workers):
-            self._idle.put(None)
+        self._servers.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Ends every server and with it whatever still runs inside."""
-        for _ in range(self.num_workers):
-            connection = self._idle.get()
-            if connection is not None:
-                connection.close()
+        self._servers.__exit__(*exception)
 
     def map(self, judge: Callable[[Item], Value], items: Sequence[Item]) -> Iterator[Value]:
         """`judge` of every item, in order, as many at a time as there are workers."""
@@ -141,28 +138,10 @@ class Sandbox:
             return self._execute_once(prepared)
 
     def _execute_once(self, job: Job) -> SandboxResult:
-        with self._connection() as connection:
+        with self._servers.lend() as connection:
             started = time.monotonic()
             ended, status, reports, stdout = connection.execute(job, self._limits.max_output_bytes)
             return SandboxResult(ended, status, reports, stdout, time.monotonic() - started)
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """An idle server; one that failed or is used up is ended and its place is free for a new one."""
-        connection = self._idle.get()
-        try:
-            connection = connection or Connection(self._python, self._levels, self._config, self._places)
-            yield connection
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            connection = None
-            raise
-        finally:
-            if connection is not None and connection.is_used_up:
-                connection.close()
-                connection = None
-            self._idle.put(connection)
 
 
 def _import_paths(packages: Sequence[str]) -> list[str]:
