@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,17 +45,15 @@ def settings(tmp_path: Path) -> DpoSettings:
     return resolution.resolve_as(DpoSettings, flat, "{learner: {pairs_per_microbatch: 2}}")
 
 
+def prepare_in_flyte(executor: Executor, base: dict[str, Any], settings: DpoSettings) -> dict[str, Any]:
+    given = {"data": settings.data, "verification": settings.verify, "num_shards": 2, "seed": 0}
+    return executor.run(prepare_preferences, policy_directory=base["policy"], **given)
+
+
 def test_a_part_of_training_runs_task_by_task_through_s3(executor: Executor, settings: DpoSettings) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
     reference = executor.run(reference_policy, policy_directory=base["policy"], reference="", trust_remote_code=False)
-    prepared = executor.run(
-        prepare_preferences,
-        policy_directory=base["policy"],
-        data=settings.data,
-        verification=settings.verify,
-        num_shards=2,
-        seed=0,
-    )
+    prepared = prepare_in_flyte(executor, base, settings)
     shards = executor.to_python(prepared["shards"], list[TableFile])
     assert len(shards) == 2
 
@@ -82,14 +81,7 @@ def test_a_part_of_training_runs_task_by_task_through_s3(executor: Executor, set
 
 def test_the_graphs_have_one_reference_task_a_shard_and_none_in_training(executor: Executor, settings: DpoSettings) -> None:
     base = executor.run(base_policy, model="brackets", trust_remote_code=False, seed=0)
-    prepared = executor.run(
-        prepare_preferences,
-        policy_directory=base["policy"],
-        data=settings.data,
-        verification=settings.verify,
-        num_shards=2,
-        seed=0,
-    )
+    prepared = prepare_in_flyte(executor, base, settings)
     precompute = executor.compile(
         precompute_reference, shards=prepared["shards"], evaluation=prepared["evaluation"], reference=base["policy"],
         dtype="float32", trust_remote_code=False,

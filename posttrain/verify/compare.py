@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any
 
-from posttrain.verify.plain_values import MAX_DEPTH
+from posttrain.verify.plain_values import MAX_DEPTH, refuse_constant
 
 VALUE_TOLERANCE = 1e-9
 TOKEN_TOLERANCE = 1e-6
@@ -78,11 +78,7 @@ def read_json(text: bytes) -> Any:
         raise NotJson(f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def equal_values(expected: Any, found: Any, equality: Equality = PLAIN, work: Comparisons | None = None) -> bool:

@@ -24,6 +24,7 @@ from posttrain.config_verify import VerifySettings
 from posttrain.verify import verdicts
 from posttrain.verify.answers import refuse, require_keys
 from posttrain.verify.base import Verdict, VerificationRequest
+from posttrain.verify.plain_values import refuse_constant
 
 MAX_PATTERN_CHARACTERS = 2_000
 MATCHES = ("full", "search", "once")
@@ -115,14 +116,10 @@ def _misses_tags(completion: str, tags: Sequence[str]) -> str:
 
 def _misses_json(completion: str) -> str:
     try:
-        json.loads(completion, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+        json.loads(completion, parse_int=str, parse_float=str, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         return f"it is not JSON ({error})"
     return ""
-
-
-def _refuse_constant(name: str) -> str:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _check_pattern(pattern: Any, match: Any) -> None:

@@ -220,12 +220,13 @@ def read_frame(descriptor: int) -> Any:
         raise NotPlainError(f"values of more than {MAX_FRAME_BYTES >> 20} MiB")
     text = b"".join(_read_exactly(descriptor, size))
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise NotPlainError("bytes that are no values") from error
 
 
-def _refuse(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """For `parse_constant` of a reader of JSON: NaN and infinities are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 

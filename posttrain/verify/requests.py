@@ -13,6 +13,7 @@ from posttrain.errors import ContractError
 from posttrain.table_checks import list_lengths
 from posttrain.tables import JUDGED_COLUMNS, validate
 from posttrain.verify.base import VerificationRequest
+from posttrain.verify.plain_values import refuse_constant
 
 ABORTED = "aborted"
 _ROWS_AT_A_TIME = 256
@@ -76,15 +77,11 @@ def _rows(rollouts: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _decode_answer(prompt: Mapping[str, Any]) -> Any:
     try:
-        return json.loads(prompt["answer"], parse_constant=_refuse_constant)
+        return json.loads(prompt["answer"], parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         row = f"prompt_id={prompt['prompt_id']!r}"
         why = f"the answer is not JSON ({error})"
         raise ContractError("PROMPTS", "answer", row, prompt["answer"], why, 'A text needs quotes: "42".') from error
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _last_user_message(messages: Sequence[Mapping[str, str]]) -> str:
